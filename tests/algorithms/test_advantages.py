@@ -1,0 +1,107 @@
+"""V07, V07c, V17b and the edge cases of group-relative advantages. Vectors are those of the specification."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rspo_jax.algorithms import advantages
+
+# V07: trajectories a0..a3 (group 0), b0..b2 (group 1), c0 (group 2), with 2, 1, 3, 2, 2, 1, 1, 2 steps.
+RETURNS = np.array([10, 0, 0, 10, 0, 0, 0, 10], np.float32)
+GROUP = np.array([0, 0, 0, 0, 1, 1, 1, 2])
+STEPS = [2, 1, 3, 2, 2, 1, 1, 2]
+STEP_MASK = np.arange(3) < np.array(STEPS)[:, None]
+INVALID = np.zeros((8, 3), bool)
+INVALID[0, 1] = INVALID[2, 2] = True
+
+
+def relative(penalty=0.0, statistics="trajectory", singleton="raw"):
+    scores = advantages.step_scores(jnp.asarray(RETURNS), jnp.asarray(INVALID), penalty)
+    out = advantages.group_relative(scores, jnp.asarray(RETURNS), jnp.asarray(STEP_MASK), jnp.asarray(GROUP),
+                                    statistics, singleton)
+    np.testing.assert_array_equal(np.asarray(out)[~STEP_MASK], 0.0)
+    return np.asarray(out)[STEP_MASK]  # one number a row, in the vector's order
+
+
+def test_v07_trajectory_statistics():
+    a = 0.866025
+    expected = [a, a, -a, -a, -a, -a, a, a, 0, 0, 0, 0, 9.99999, 9.99999]
+    np.testing.assert_allclose(relative()[:12], expected[:12], rtol=2e-6)
+    # A group of one: the raw score for parity (10 / (1 + 1e-6)), exactly 0 by our default.
+    np.testing.assert_allclose(relative()[12:], expected[12:], rtol=2e-6)
+    np.testing.assert_array_equal(relative(singleton="zero")[12:], 0.0)
+
+
+def test_v07_trajectory_statistics_penalised():
+    expected = [0.866025, 0.848705, -0.866025, -0.866025, -0.866025, -0.883346, 0.866025, 0.866025, 0, 0, 0, 0]
+    np.testing.assert_allclose(relative(penalty=0.1)[:12], expected, rtol=2e-6)
+
+
+def test_v07_step_statistics_penalised():
+    expected = [0.940056, 0.921348, -0.930702, -0.930702, -0.930702, -0.94941, 0.940056, 0.940056, 0, 0, 0, 0, 0, 0]
+    np.testing.assert_allclose(relative(penalty=0.1, statistics="step"), expected, rtol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("size", [8, 94, 128])
+def test_v07c_equal_returns_give_exactly_zero(size, dtype):
+    returns = jnp.full(size, 9.9, dtype)
+    mask = jnp.ones((size, 1), bool)
+    out = advantages.group_relative(returns[:, None], returns, mask, jnp.zeros(size, jnp.int32), "trajectory", "zero")
+    np.testing.assert_array_equal(out, 0.0)
+
+
+def test_a_penalised_step_of_an_equal_group_gets_zero_not_a_division_by_epsilon():
+    scores = jnp.array([[1.0, 0.9], [1.0, 1.0]])
+    out = advantages.group_relative(scores, jnp.ones(2), jnp.ones((2, 2), bool), jnp.zeros(2, jnp.int32), "trajectory", "zero")
+    np.testing.assert_array_equal(out, 0.0)
+
+
+def test_v17b_harvest_advantages_use_the_full_group():
+    outcomes = jnp.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]], jnp.float32).reshape(16)
+    group = jnp.repeat(jnp.arange(4), 4)
+    out = advantages.group_relative(outcomes[:, None], outcomes, jnp.ones((16, 1), bool), group, "trajectory", "zero")
+    expected = [[0.866024, -0.866024, -0.866024, 0.866024], [0] * 4, [0] * 4, [-0.499999, -0.499999, -0.499999, 1.5]]
+    np.testing.assert_allclose(out.reshape(4, 4), expected, rtol=2e-6)
+
+
+def test_process_is_the_reward_to_go_of_z_scores():
+    # One group, rewards 1, 3 | 2: mean 2, sample std 1, z = -1, 1 | 0, to go = 0, 1 | 0.
+    rewards = jnp.array([[1.0, 3.0], [2.0, jnp.nan]])
+    mask = jnp.array([[True, True], [True, False]])
+    out = advantages.process(rewards, mask, jnp.zeros(2, jnp.int32))
+    np.testing.assert_allclose(out, [[0.0, 1.0], [0.0, 0.0]], atol=3e-6)
+
+
+def test_process_of_equal_rewards_is_zero():
+    out = advantages.process(jnp.full((3, 5), 0.1), jnp.ones((3, 5), bool), jnp.zeros(3, jnp.int32))
+    np.testing.assert_array_equal(out, 0.0)
+
+
+@pytest.mark.parametrize("statistics", advantages.STATISTICS)
+def test_order_and_padding_change_nothing(statistics):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(8, 3)).astype(np.float32)
+    returns = scores.mean(axis=1)
+
+    def call(scores, returns, mask, group):
+        jitted = jax.jit(advantages.group_relative, static_argnums=(4, 5))
+        return np.asarray(jitted(scores, returns, mask, group, statistics, "zero"))
+
+    base = call(scores, returns, STEP_MASK, GROUP)
+    order = rng.permutation(8)
+    np.testing.assert_allclose(call(scores[order], returns[order], STEP_MASK[order], GROUP[order]), base[order], atol=1e-6)
+    # Garbage rows of another group and garbage steps.
+    wide = np.full((10, 5), np.nan, np.float32)
+    wide[:8, :3] = scores
+    mask = np.zeros((10, 5), bool)
+    mask[:8, :3] = STEP_MASK
+    padded = call(wide, np.append(returns, [np.nan, np.nan]).astype(np.float32), mask, np.append(GROUP, [0, 1]))
+    np.testing.assert_allclose(padded[:8, :3], base, atol=1e-6)
+    np.testing.assert_array_equal(padded[8:], 0.0)
+
+
+def test_unknown_statistics_are_named():
+    with pytest.raises(ValueError, match="config.statistics='row'"):
+        advantages.group_relative(jnp.zeros((1, 1)), jnp.zeros(1), jnp.ones((1, 1), bool), jnp.zeros(1, jnp.int32), "row", "zero")
