@@ -1,0 +1,154 @@
+"""From trajectories to padded arrays and back. Host side, numpy.
+
+A batch is first built whole, [R, L], because advantages and token weights are defined over all of it; then it is split
+into micro-batches of few shapes, so that nothing is compiled anew for each length.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from rspo_jax import types
+
+
+@dataclasses.dataclass(frozen=True)
+class MicrobatchOptions:
+    rows: int  # rows of a micro-batch
+    widths: tuple[int, ...]  # the row lengths that are compiled, ascending
+
+    def __post_init__(self):
+        if self.rows < 1 or not self.widths or list(self.widths) != sorted(set(self.widths)):
+            raise ValueError(f"config.microbatch: rows={self.rows} must be positive, widths={self.widths} ascending.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    tokens: np.ndarray  # [L] int32
+    action_mask: np.ndarray  # [L] bool
+    step: np.ndarray  # [L] int32, 0 outside the action mask
+    logp_behavior: np.ndarray  # [L], 0 outside the action mask
+
+
+def rows(trajectory: types.Trajectory, full_history: bool) -> list[Row]:
+    """The token rows of a trajectory: one that holds all its steps, or one a step."""
+    pieces = []
+    for number, step in enumerate(trajectory.steps):
+        prompt, response = len(step.prompt_tokens), len(step.response_tokens)
+        pieces.append(Row(
+            tokens=np.concatenate([step.prompt_tokens, step.response_tokens]).astype(np.int32),
+            action_mask=np.repeat([False, True], [prompt, response]),
+            step=np.repeat([0, number], [prompt, response]).astype(np.int32),
+            logp_behavior=np.concatenate([np.zeros(prompt, np.float32), step.logp_behavior]),
+        ))
+    if full_history and pieces:
+        fields = [field.name for field in dataclasses.fields(Row)]
+        pieces = [Row(**{name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in fields})]
+    return pieces
+
+
+def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.TrajectoryBatch:
+    """All rows of some trajectories in one batch of numpy arrays, [R, L] with L the longest row.
+
+    logp_old and logp_ref start as logp_behavior, advantage and weight as 0, off_policy by who sampled.
+    """
+    pairs = [(index, row) for index, trajectory in enumerate(trajectories) for row in rows(trajectory, full_history)]
+    length = max((len(row.tokens) for _, row in pairs), default=1)
+
+    def stack(name, dtype):
+        out = np.zeros((len(pairs), length), dtype)
+        for r, (_, row) in enumerate(pairs):
+            out[r, : len(row.tokens)] = getattr(row, name)
+        return out
+
+    logp = stack("logp_behavior", np.float32)
+    return types.TrajectoryBatch(
+        tokens=stack("tokens", np.int32),
+        action_mask=stack("action_mask", bool),
+        step=stack("step", np.int32),
+        trajectory=np.array([index for index, _ in pairs], np.int32),
+        off_policy=np.array([trajectories[index].policy != "agent" for index, _ in pairs], bool),
+        advantage=np.zeros_like(logp),
+        weight=np.zeros_like(logp),
+        logp_old=logp.copy(),
+        logp_behavior=logp,
+        logp_ref=logp.copy(),
+    )
+
+
+def spread(step_values: np.ndarray, batch: types.TrajectoryBatch) -> np.ndarray:
+    """Gives each action token its step's value: [B, T] -> [R, L], 0 on the other tokens."""
+    values = step_values[batch.trajectory[:, None], batch.step]
+    return np.where(batch.action_mask, values, 0.0).astype(np.float32)
+
+
+def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tuple[np.ndarray, types.TrajectoryBatch]]:
+    """Micro-batches of `options.rows` rows, rows of like length together, each as wide as it needs to be.
+
+    Returns:
+        (index, microbatch) pairs: microbatch row i is batch row index[i]; rows beyond len(index) are padding with weight 0.
+
+    Raises:
+        ValueError: a row is longer than the widest width. Nothing is ever cut here.
+    """
+    # A row's own length: its last action token. What would follow it could influence nothing.
+    lengths = np.max(np.where(batch.action_mask, np.arange(1, batch.tokens.shape[1] + 1), 0), axis=1, initial=0)
+    if lengths.size and lengths.max() > options.widths[-1]:
+        raise ValueError(f"A row of {lengths.max()} tokens does not fit config.microbatch.widths={options.widths}; "
+                         f"add a width of at least config.sampler.max_tokens.")
+    order = np.argsort(lengths, kind="stable")
+    parts = []
+    for start in range(0, len(order), options.rows):
+        index = order[start : start + options.rows]
+        width = next(width for width in options.widths if width >= lengths[index].max())
+        arrays = {}
+        for field in dataclasses.fields(batch):
+            values = getattr(batch, field.name)[index]
+            if values.ndim == 2:
+                values = values[:, :width]
+                values = np.pad(values, ((0, options.rows - len(index)), (0, width - values.shape[1])))
+            else:
+                values = np.pad(values, (0, options.rows - len(index)))
+            arrays[field.name] = values
+        parts.append((index, types.TrajectoryBatch(**arrays)))
+    return parts
+
+
+def merge(parts: Sequence[tuple[np.ndarray, np.ndarray]], like: np.ndarray) -> np.ndarray:
+    """Undoes split for one [rows, width] result a micro-batch: the values in their batch rows, [R, L]."""
+    out = np.zeros_like(like)
+    for index, values in parts:
+        width = min(values.shape[1], out.shape[1])
+        out[index, :width] = values[: len(index), :width]
+    return out
+
+
+def with_logp_behavior(trajectories: Sequence[types.Trajectory], batch: types.TrajectoryBatch, logp: np.ndarray):
+    """The trajectories with the trainer's log-probs, [R, L], stored token by token in their steps."""
+    filled = []
+    for index, trajectory in enumerate(trajectories):
+        mine = batch.trajectory == index
+        mask, step, values = batch.action_mask[mine], batch.step[mine], logp[mine]
+        steps = tuple(dataclasses.replace(s, logp_behavior=values[mask & (step == number)].astype(np.float32))
+                      for number, s in enumerate(trajectory.steps))
+        filled.append(dataclasses.replace(trajectory, steps=steps))
+    return filled
+
+
+def step_array(trajectories: Sequence[types.Trajectory], name: str, dtype=np.float32) -> np.ndarray:
+    """One field of every step, [B, T] with T the longest episode; 0 beyond an episode's end."""
+    out = np.zeros((len(trajectories), max((len(t.steps) for t in trajectories), default=0) or 1), dtype)
+    for index, trajectory in enumerate(trajectories):
+        out[index, : len(trajectory.steps)] = [getattr(step, name) for step in trajectory.steps]
+    return out
+
+
+def step_mask(trajectories: Sequence[types.Trajectory]) -> np.ndarray:
+    """[B, T] bool: the steps that exist."""
+    lengths = np.array([len(t.steps) for t in trajectories], int)
+    return np.arange(max(lengths.max(initial=0), 1)) < lengths[:, None]
+
+
+def group_index(trajectories: Sequence[types.Trajectory]) -> np.ndarray:
+    """[B] int32: each trajectory's group, numbered from 0."""
+    return np.unique([t.group for t in trajectories], return_inverse=True)[1].astype(np.int32)
