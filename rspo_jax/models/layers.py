@@ -1,0 +1,97 @@
+"""The decoder's maths as plain functions of arrays. Weights come in ready to use: cast and gathered by the block.
+
+N is R * L: tokens are kept flat between attentions, because XLA:CPU computes the weight gradient of a projection of
+[R, L, d] three times slower than that of [N, d]; a TPU does not care. Statistics of norms, RoPE and softmax are
+float32 whatever the compute dtype.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from rspo_jax import sharding
+
+MASKED = -1e30  # added nowhere, only selected: finite, so that a fully masked row has finite gradients
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis; the statistics in float32."""
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return wide.astype(x.dtype) * weight
+
+
+def rope_angles(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
+    """cos and sin [R, L, c/2] of position * theta^(-2i/c), float32 (bfloat16 cannot hold position 257)."""
+    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    phases = positions.astype(jnp.float32)[..., None] * frequencies
+    return jnp.cos(phases), jnp.sin(phases)
+
+
+def rope(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Rotates the pairs (i, i + c/2) of each head of x [R, L, heads, c]: the half-split order of Hugging Face files."""
+    cos, sin = (part[:, :, None] for part in angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
+
+
+def swiglu(x: jax.Array, gate: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    """silu(x gate) * (x up), projected down. x [N, d], gate and up [d, f], down [f, d]."""
+    return jnp.dot(jax.nn.silu(x @ gate) * (x @ up), down, out_sharding=sharding.spec("rows", None))
+
+
+def grouped(q: jax.Array, kv_heads: int) -> jax.Array:
+    """[R, L, h, c] -> [R, L, k, g, c]: query head h reads key/value head h // g."""
+    rows, length, heads, width = q.shape
+    axes = sharding.spec("rows", None, "kv_heads", None, None)
+    return jax.lax.reshape(q, (rows, length, kv_heads, heads // kv_heads, width), out_sharding=axes)
+
+
+def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Each token attends to itself and to the tokens before it in its row.
+
+    Rows are padded on the right, so no token but padding can see padding, and no mask is needed.
+
+    Args:
+        q: [R, L, k, g, c].
+        k: [R, L, k, c].
+        v: [R, L, k, c].
+    Returns:
+        [R, L, k, g, c].
+    """
+    length = q.shape[1]
+    scores = _scores(q, k, "rlkgc,rskc->rkgls")
+    causal = jnp.arange(length)[:, None] >= jnp.arange(length)
+    weights = jax.nn.softmax(jnp.where(causal, scores, MASKED), axis=-1).astype(v.dtype)
+    return jnp.einsum("rkgls,rskc->rlkgc", weights, v)
+
+
+def cached_attention(q, k, v, keys, values, length) -> jax.Array:
+    """New tokens attend to the first length[s] positions of their slot's cache and causally to one another.
+
+    The two softmaxes are joined by their common maximum and sum, so the cache is only read.
+
+    Args:
+        q: [S, W, k, g, c]; k, v: [S, W, k, c], the new tokens.
+        keys: [S, k, c, s]; values: [S, k, s, c], the part of the cache to read.
+        length: [S] int32.
+    Returns:
+        [S, W, k, g, c].
+    """
+    width, read = q.shape[1], values.shape[2]
+    old = _scores(q, keys, "nlkgc,nkcs->nkgls")
+    old = jnp.where(jnp.arange(read) < length[:, None, None, None, None], old, MASKED)
+    new = _scores(q, k, "nlkgc,nskc->nkgls")
+    new = jnp.where(jnp.arange(width)[:, None] >= jnp.arange(width), new, MASKED)
+
+    highest = jnp.maximum(jnp.max(old, axis=-1, keepdims=True, initial=MASKED), jnp.max(new, axis=-1, keepdims=True))
+    old, new = jnp.exp(old - highest), jnp.exp(new - highest)
+    total = jnp.sum(old, axis=-1) + jnp.sum(new, axis=-1)  # [S, k, g, W], at least exp(0) by the maximum itself
+    mixed = jnp.einsum("nkgls,nksc->nlkgc", old.astype(v.dtype), values, preferred_element_type=jnp.float32)
+    mixed += jnp.einsum("nkgls,nskc->nlkgc", new.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return (mixed / jnp.moveaxis(total, 3, 1)[..., None]).astype(v.dtype)
+
+
+def _scores(q: jax.Array, k: jax.Array, equation: str) -> jax.Array:
+    """q k / sqrt(c), float32."""
+    return jnp.einsum(equation, q * q.shape[-1] ** -0.5, k, preferred_element_type=jnp.float32)
