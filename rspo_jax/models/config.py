@@ -72,7 +72,7 @@ def from_hf(raw: dict[str, Any], compute_dtype: str) -> DecoderConfig:
     head_dim = raw.get("head_dim")
     if head_dim is None:  # Qwen2 and old Llama files leave it out; it then is the quotient
         if hidden_size % heads:
-            raise ValueError(f"config.json: num_attention_heads={heads} does not divide hidden_size={hidden_size}, and no head_dim.")
+            raise ValueError(f"config.json: no head_dim, and hidden_size={hidden_size} is not a multiple of {heads} heads.")
         head_dim = hidden_size // heads
     return DecoderConfig(
         model_type=model_type,

@@ -11,8 +11,6 @@ Flax Linen serves as the scan over rematerialised blocks and the checking of nam
 set (`sharding.make_mesh`); the functions are pure and not jitted, callers jit them.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -84,6 +82,7 @@ def hidden(params, config: DecoderConfig, tokens: jax.Array, positions: jax.Arra
     Returns:
         [R, L, d] in the config's compute dtype.
     """
+    tokens, positions = sharding.shard(tokens, ("rows", None)), sharding.shard(positions, ("rows", None))
     states, _ = _Decoder(config, remat).apply({"params": params}, tokens, positions, None, 0)
     return states
 
@@ -104,6 +103,7 @@ def hidden_cached(params, config: DecoderConfig, tokens, lengths, cache: kv_cach
     Returns:
         states [S, W, d], and the cache with its length advanced by lengths. Donate the cache.
     """
+    tokens, lengths = sharding.shard(tokens, ("rows", None)), sharding.shard(lengths, ("rows",))
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1])
     states, (keys, values) = _Decoder(config, remat=False).apply({"params": params}, tokens, positions, cache, read)
     broken = (lengths > 0) & ((cache.length > read) | (cache.length + lengths > cache.size))
@@ -134,8 +134,8 @@ class _Block(nn.Module):
             keys = _layer_of(cache.keys, layer, 3, read)
             values = _layer_of(cache.values, layer, 2, read)
             mixed, new = layers.cached_attention(q, k, v, keys, values, cache.length), (k, v)
-        # [R, L, k, g, c] -> [N, h*c]
-        mixed = jax.lax.reshape(mixed, (x.shape[0], cfg.num_attention_heads * cfg.head_dim), out_sharding=sharding.spec("rows", "heads"))
+        flat = (x.shape[0], cfg.num_attention_heads * cfg.head_dim)
+        mixed = jax.lax.reshape(mixed, flat, out_sharding=sharding.spec("rows", "heads"))  # [R, L, k, g, c] -> [N, h*c]
         x = x + jnp.dot(mixed, weights["o_proj"], out_sharding=sharding.spec("rows", None))
         normed = layers.rms_norm(x, weights["post_attention_layernorm"], cfg.rms_norm_eps)
         return x + layers.swiglu(normed, weights["gate_proj"], weights["up_proj"], weights["down_proj"]), new
@@ -219,5 +219,5 @@ class _Decoder(nn.Module):
 
 def _layer_of(stacked, layer, axis, read):
     """Layer `layer` of a stacked cache, its axis of positions cut to `read`: one slice, which XLA fuses into its use."""
-    part = jax.lax.dynamic_index_in_dim(stacked, layer, 0, keepdims=False)
+    part = jax.lax.dynamic_index_in_dim(stacked, layer, 1, keepdims=False)
     return jax.lax.slice_in_dim(part, 0, read, axis=axis)

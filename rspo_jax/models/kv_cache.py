@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from rspo_jax import sharding
 from rspo_jax.models import config as model_config
 
-AXES = ("layers", "rows", "kv_heads", None, None)  # of keys and of values
+AXES = ("rows", "layers", "kv_heads", None, None)  # of keys and of values
 
 
 @jax.tree_util.register_dataclass
@@ -24,8 +24,8 @@ AXES = ("layers", "rows", "kv_heads", None, None)  # of keys and of values
 class Cache:
     """Only the first `length[s]` positions of slot s are ever attended to; what lies behind them is arbitrary but finite."""
 
-    keys: jax.Array  # [layers, S, k, c, s], compute dtype
-    values: jax.Array  # [layers, S, k, s, c], compute dtype
+    keys: jax.Array  # [S, layers, k, c, s], compute dtype
+    values: jax.Array  # [S, layers, k, s, c], compute dtype
     length: jax.Array  # [S] int32
 
     @property
@@ -37,7 +37,7 @@ class Cache:
 def empty(config: model_config.DecoderConfig, slots: int, size: int) -> Cache:
     """A cache of `slots` empty slots with room for `size` tokens each."""
     dtype = jnp.dtype(config.compute_dtype)
-    outer = (config.num_hidden_layers, slots, config.num_key_value_heads)
+    outer = (slots, config.num_hidden_layers, config.num_key_value_heads)
     return Cache(
         keys=jnp.zeros((*outer, config.head_dim, size), dtype, out_sharding=sharding.spec(*AXES)),
         values=jnp.zeros((*outer, size, config.head_dim), dtype, out_sharding=sharding.spec(*AXES)),
@@ -69,7 +69,7 @@ def append(cache: Cache, new_keys: jax.Array, new_values: jax.Array, lengths: ja
         values = values.at[:, :, position].set(jnp.moveaxis(new_values, 1, 2), mode="drop")
         return keys, values
 
-    keys, values = jax.vmap(write, in_axes=(1, 1, 1, 1, 0), out_axes=1)(
+    keys, values = jax.vmap(write, in_axes=(0, 0, 1, 1, 0))(
         cache.keys, cache.values, new_keys, new_values, position
     )
     return Cache(keys, values, cache.length + lengths)
