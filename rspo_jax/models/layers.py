@@ -59,11 +59,11 @@ def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     Returns:
         [R, L, k, g, c].
     """
-    length = q.shape[1]
-    scores = _scores(q, k, "rlkgc,rskc->rkgls")
+    length, queries = q.shape[1], q.shape[3]
     causal = jnp.arange(length)[:, None] >= jnp.arange(length)
-    weights = jax.nn.softmax(jnp.where(causal, scores, MASKED), axis=-1).astype(v.dtype)
-    return jnp.einsum("rkgls,rskc->rlkgc", weights, v)
+    scores = jnp.where(jnp.tile(causal, (queries, 1)), _scores(_by_head(q), jnp.moveaxis(k, 1, 3)), MASKED)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return _by_token(jnp.matmul(weights, jnp.moveaxis(v, 1, 2)), queries)
 
 
 def cached_attention(q, k, v, keys, values, length) -> jax.Array:
@@ -78,20 +78,34 @@ def cached_attention(q, k, v, keys, values, length) -> jax.Array:
     Returns:
         [S, W, k, g, c].
     """
-    width, read = q.shape[1], values.shape[2]
-    old = _scores(q, keys, "nlkgc,nkcs->nkgls")
-    old = jnp.where(jnp.arange(read) < length[:, None, None, None, None], old, MASKED)
-    new = _scores(q, k, "nlkgc,nskc->nkgls")
-    new = jnp.where(jnp.arange(width)[:, None] >= jnp.arange(width), new, MASKED)
+    width, queries, read = q.shape[1], q.shape[3], values.shape[2]
+    q = _by_head(q)
+    old = _scores(q, keys)
+    old = jnp.where(jnp.arange(read) < length[:, None, None, None], old, MASKED)
+    new = _scores(q, jnp.moveaxis(k, 1, 3))
+    causal = jnp.arange(width)[:, None] >= jnp.arange(width)
+    new = jnp.where(jnp.tile(causal, (queries, 1)), new, MASKED)
 
     highest = jnp.maximum(jnp.max(old, axis=-1, keepdims=True, initial=MASKED), jnp.max(new, axis=-1, keepdims=True))
     old, new = jnp.exp(old - highest), jnp.exp(new - highest)
-    total = jnp.sum(old, axis=-1) + jnp.sum(new, axis=-1)  # [S, k, g, W], at least exp(0) by the maximum itself
-    mixed = jnp.einsum("nkgls,nksc->nlkgc", old.astype(v.dtype), values, preferred_element_type=jnp.float32)
-    mixed += jnp.einsum("nkgls,nskc->nlkgc", new.astype(v.dtype), v, preferred_element_type=jnp.float32)
-    return (mixed / jnp.moveaxis(total, 3, 1)[..., None]).astype(v.dtype)
+    total = jnp.sum(old, axis=-1, keepdims=True) + jnp.sum(new, axis=-1, keepdims=True)  # at least 1, the maximum itself
+    mixed = jnp.matmul(old.astype(v.dtype), values, preferred_element_type=jnp.float32)
+    mixed += jnp.matmul(new.astype(v.dtype), jnp.moveaxis(v, 1, 2), preferred_element_type=jnp.float32)
+    return _by_token((mixed / total).astype(v.dtype), queries)
 
 
-def _scores(q: jax.Array, k: jax.Array, equation: str) -> jax.Array:
-    """q k / sqrt(c), float32."""
-    return jnp.einsum(equation, q * q.shape[-1] ** -0.5, k, preferred_element_type=jnp.float32)
+def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    """q k / sqrt(c) of q [R, k, g*L, c] and k [R, k, c, s], float32."""
+    return jnp.matmul(q * q.shape[-1] ** -0.5, k, preferred_element_type=jnp.float32)
+
+
+def _by_head(q: jax.Array) -> jax.Array:
+    """[R, L, k, g, c] -> [R, k, g*L, c]: all queries that read the same keys, as one matrix."""
+    rows, length, kv_heads, queries, width = q.shape
+    return q.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, queries * length, width)
+
+
+def _by_token(x: jax.Array, queries: int) -> jax.Array:
+    """[R, k, g*L, c] -> [R, L, k, g, c], the inverse of `_by_head`."""
+    rows, kv_heads, merged, width = x.shape
+    return x.reshape(rows, kv_heads, queries, merged // queries, width).transpose(0, 3, 1, 2, 4)
