@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 
 import rich.console
-import rich.table
 import rich.text
 
 Values = Mapping[str, float | str]
@@ -66,7 +65,7 @@ class Console:
 
     def _table_row(self, label: str, eta: str, values: Values, style: str) -> None:
         if self._rows % ROWS_PER_TITLE == 0:
-            self._line("".join(f"{title:>{width}}" for title, width in COLUMNS), "bold")
+            self._table_line("".join(f"{title:>{width}}" for title, width in COLUMNS), "bold")
         self._rows += 1
         clips = [_number(values, name, ".3f") for name in ("clip_fraction_on", "clip_fraction_off")]
         cells = (
@@ -89,7 +88,7 @@ class Console:
             for name, value in values.items()
             if name.startswith("seconds/") and name not in ("seconds/total", "seconds/elapsed")
         )
-        self._line(row + "  " + " ".join(phases), style)
+        self._table_line(row + "  " + " ".join(phases), style)
 
     def _eta(self) -> str:
         """Remaining time at the pace of the last updates, evaluations and explorer included; "" where unknown."""
@@ -99,11 +98,12 @@ class Console:
         return duration((self._total - last) * (now - start) / (last - first))
 
     def _line(self, text: str, style: str) -> None:
-        line = rich.text.Text(text, style=style)
-        if self._rich.is_terminal:
-            self._rich.print(line, no_wrap=True, overflow="ellipsis")
-        else:
-            self._rich.print(line, soft_wrap=True)
+        self._rich.print(rich.text.Text(text, style=style), soft_wrap=True)
+
+    def _table_line(self, text: str, style: str) -> None:
+        """Like `_line`, but cut at the right of a narrow terminal: a table whose rows wrap cannot be read."""
+        whole = not self._rich.is_terminal
+        self._rich.print(rich.text.Text(text, style=style), soft_wrap=whole, no_wrap=True, overflow="ellipsis")
 
 
 def duration(seconds: float) -> str:
