@@ -82,7 +82,7 @@ class GameFile:
     grammar: str
     problem: str
     task: str
-    walkthrough: tuple[str, ...]  # empty where the file has none
+    walkthrough: tuple[str, ...]  # commands that win; empty where the file has none, or has them in the old logic
 
 
 def read(file: pathlib.Path) -> GameFile:
@@ -95,20 +95,26 @@ def read(file: pathlib.Path) -> GameFile:
     goal = _GOAL.search(grammar)
     if goal is None:
         raise ValueError(f"{file}: its grammar has no line 'Your task is to: ..'; remove it or make the games again")
-    if not re.search(r"\baction\s+help\b", grammar):
-        domain, grammar = package.domain(), package.grammar()
+    walkthrough = tuple(record.get("walkthrough") or ())
     task = json.loads(f'"{goal[1]}"').removesuffix(".")
     grammar = _GOAL.sub(f'Your task is to: {engine.UNKNOWN_TASK}."', grammar)
-    return GameFile(domain, grammar, problem, task, tuple(record.get("walkthrough") or ()))
+    if not re.search(r"\baction\s+help\b", grammar):
+        domain, grammar, walkthrough = package.domain(), package.grammar(), ()
+    return GameFile(domain, grammar, problem, task, walkthrough)
 
 
 @functools.lru_cache(maxsize=GAMES_IN_MEMORY)
 def load(file: pathlib.Path) -> engine.Game:
     """The game of a file, ready to play and shared by the slots of this process."""
     game = read(file)
+    return build(game, translation(file.parent, game))
+
+
+def build(game: GameFile, translated: simulator.Translation) -> engine.Game:
+    """A game from its texts and their translation."""
     machine = simulator.Simulator.acquire()
     try:
-        return engine.Game(translation(file.parent, game), parsed_grammar(game.grammar), game.task, machine)
+        return engine.Game(translated, parsed_grammar(game.grammar), game.task, machine)
     finally:
         machine.release()
 
