@@ -10,6 +10,7 @@ with `history: full` a trajectory is one row, with `history: window(n)` each of 
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +57,30 @@ class Trajectory:
     seconds: float
 
 
+_STEP_ARRAYS = {"prompt_tokens": np.int32, "response_tokens": np.int32, "logp_sampler": np.float32, "logp_behavior": np.float32}
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as plain lists, numbers and strings, from which `trajectory_from_json` makes the same one to the bit."""
+    plain = dataclasses.asdict(trajectory)
+    plain["steps"] = list(plain["steps"])
+    for step in plain["steps"]:
+        for name, dtype in _STEP_ARRAYS.items():
+            if step[name].dtype != dtype:
+                raise TypeError(f"{name} of {trajectory.task_id} is {step[name].dtype}; it must be {np.dtype(dtype)}.")
+            step[name] = step[name].tolist()
+    return plain
+
+
+def trajectory_from_json(plain: Mapping[str, Any]) -> Trajectory:
+    """The trajectory that `trajectory_to_json` wrote."""
+    steps = []
+    for step in plain["steps"]:
+        arrays = {name: np.array(step[name], dtype) for name, dtype in _STEP_ARRAYS.items()}
+        steps.append(Step(**{**step, **arrays}))
+    return Trajectory(**{**plain, "steps": tuple(steps)})
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrajectoryBatch:
@@ -81,3 +106,12 @@ class TrainState:
     params: Any
     opt_state: Any
     updates: jax.Array  # [] int32
+
+
+def with_dense_rewards(trajectories: Sequence[Trajectory], rewards: np.ndarray) -> list[Trajectory]:
+    """The trajectories with rewards[i, t] as the dense reward of their steps; rewards is [B, T]."""
+    scored = []
+    for trajectory, line in zip(trajectories, rewards, strict=True):
+        steps = (dataclasses.replace(step, dense_reward=float(line[t])) for t, step in enumerate(trajectory.steps))
+        scored.append(dataclasses.replace(trajectory, steps=tuple(steps)))
+    return scored
