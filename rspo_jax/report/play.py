@@ -13,7 +13,7 @@ from rspo_jax import types
 def print_trajectory(trajectory: types.Trajectory) -> None:
     """Prints the task, each step (observation, response, action, flags, rewards) and the verdict."""
     screen = rich.console.Console(highlight=False, markup=False, emoji=False)
-    who = f"{trajectory.task_type}, {trajectory.task_id}, seed {trajectory.seed}, {trajectory.policy} of update {trajectory.update}"
+    who = f"{trajectory.task_id}, seed {trajectory.seed}, {trajectory.policy} of update {trajectory.update}"
     screen.print(rich.panel.Panel(_safe(trajectory.task or trajectory.task_id, "bold"), subtitle=_safe(who, "dim")))
     for number, step in enumerate(trajectory.steps, start=1):
         _print_step(screen, number, step)

@@ -22,8 +22,8 @@ def settings(records: Sequence[runs.Record]) -> str:
     same = [row for row in config if not _differs(row[1])]
     parts = [_table(head, [_setting(row) for row in [*rows, *differing]])]
     if same:
-        title = "config values" if len(records) == 1 else "config values that are the same in all runs"
-        parts.append(f"<details><summary>{len(same)} {title}</summary>{_table(head, [_setting(row) for row in same])}</details>")
+        title = f"Config ({len(same)})" if len(records) == 1 else f"Config, where all runs have the same ({len(same)})"
+        parts.append(f"<details><summary>{title}</summary>{_table(head, [_setting(row) for row in same])}</details>")
     return "".join(parts)
 
 

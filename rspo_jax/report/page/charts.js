@@ -36,7 +36,8 @@ function format(value, scale) {
   if (scale === "seconds") {
     const round = Math.round(value);
     if (round < 60) return `${round}s`;
-    return round < 3600 ? `${Math.floor(round / 60)}m${String(round % 60).padStart(2, "0")}s` : `${+(round / 3600).toFixed(2)}h`;
+    if (round >= 3600) return `${+(round / 3600).toFixed(2)}h`;
+    return `${Math.floor(round / 60)}m${round % 60 ? `${String(round % 60).padStart(2, "0")}s` : ""}`;
   }
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e7 || size < 1e-3)) return value.toExponential(1).replace("e+", "e");
@@ -93,7 +94,7 @@ function curves(chart) {
       made.push({
         colour: stack ? `var(--area${position % AREAS})` : runColour(index),
         label: stack ? line.label : several ? `${group.name}, ${line.label}` : group.name,
-        dash: line.dash, xs: table.x[view.axis], ys, low: table.low[line.name], high: table.high[line.name],
+        dash: line.dash, noisy: !line.kind.startsWith("eval"), xs: table.x[view.axis], ys, low: table.low[line.name], high: table.high[line.name],
       });
     });
   });
@@ -178,7 +179,7 @@ function draw(figure, chart) {
   figure.append(svg);
 }
 
-// A curve; where it is smoothed, its own points stay as a faint one behind.
+// A curve; where it is smoothed, its own points stay as a faint one behind. Evaluations are few, and never smoothed.
 function strokes(curve, chart, toX, toY) {
   const common = { fill: "none", stroke: curve.colour, "stroke-linejoin": "round", "stroke-linecap": "round" };
   if (chart.style === "path") {
@@ -189,8 +190,9 @@ function strokes(curve, chart, toX, toY) {
   const dash = curve.dash ? { "stroke-dasharray": curve.dash } : {};
   const plain = path(curve.xs, curve.ys, toX, toY);
   const made = [];
-  if (view.smooth > 1) made.push(shape("path", { ...common, d: plain, "stroke-width": 1, "stroke-opacity": 0.28 }));
-  const main = view.smooth > 1 ? path(curve.xs, smoothed(curve.ys, view.smooth), toX, toY) : plain;
+  const smooth = view.smooth > 1 && curve.noisy;
+  if (smooth) made.push(shape("path", { ...common, d: plain, "stroke-width": 1, "stroke-opacity": 0.28 }));
+  const main = smooth ? path(curve.xs, smoothed(curve.ys, view.smooth), toX, toY) : plain;
   made.push(shape("path", { ...common, ...dash, d: main, "stroke-width": 1.8 }));
   return made;
 }
