@@ -102,8 +102,11 @@ class Console:
 
     def _table_line(self, text: str, style: str) -> None:
         """Like `_line`, but cut at the right of a narrow terminal: a table whose rows wrap cannot be read."""
-        whole = not self._rich.is_terminal
-        self._rich.print(rich.text.Text(text, style=style), soft_wrap=whole, no_wrap=True, overflow="ellipsis")
+        line = rich.text.Text(text, style=style)
+        if self._rich.is_terminal:
+            self._rich.print(line, no_wrap=True, overflow="crop")
+        else:
+            self._rich.print(line, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
