@@ -50,7 +50,7 @@ def rows(trajectory: types.Trajectory, full_history: bool) -> list[Row]:
 def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.TrajectoryBatch:
     """All rows of some trajectories in one batch of numpy arrays, [R, L] with L the longest row.
 
-    logp_old and logp_ref start as logp_behavior, advantage and weight as 0, off_policy by who sampled.
+    logp_old and logp_ref start as logp_behavior, advantage and weight as 0, off_policy as False.
     """
     pairs = [(index, row) for index, trajectory in enumerate(trajectories) for row in rows(trajectory, full_history)]
     length = max((len(row.tokens) for _, row in pairs), default=1)
@@ -67,7 +67,7 @@ def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.T
         action_mask=stack("action_mask", bool),
         step=stack("step", np.int32),
         trajectory=np.array([index for index, _ in pairs], np.int32),
-        off_policy=np.array([trajectories[index].policy != "agent" for index, _ in pairs], bool),
+        off_policy=np.zeros(len(pairs), bool),
         advantage=np.zeros_like(logp),
         weight=np.zeros_like(logp),
         logp_old=logp.copy(),

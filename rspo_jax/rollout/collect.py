@@ -36,6 +36,7 @@ class Ask:
     """One slot's request for a response."""
 
     episode: Episode
+    task: str  # the goal in words
     step: int
     observation: protocol.Observation
     prompt: np.ndarray  # [L] int32, ids that the row does not hold yet
@@ -72,7 +73,7 @@ class Collector:
         """
         queues = self._queues(episodes)
         live: dict[int, _Live] = {}
-        ended: list[_Live] = []
+        ended: list[tuple[int, int, types.Trajectory]] = []
         seconds = {"env": 0.0, "sample": 0.0}
         halves = [range(self.half), range(self.half, 2 * self.half)]
         for slots in halves:
@@ -89,12 +90,13 @@ class Collector:
                 for slot, reply in replies.items():
                     live[slots[0] + slot].answer(reply, self.tokenizer, self.dialogue)
                 requests = {slot: env_pool.Step(live[slot].action.text) for slot in mine if not live[slot].end}
-                ended += [live.pop(slot) for slot in mine if live[slot].end]
+                for slot in [slot for slot in mine if live[slot].end]:
+                    episode = live.pop(slot)
+                    ended.append((episode.episode.group, episode.episode.member, episode.trajectory(name, update)))
                 self.pool.send(requests | self._start(slots, queues, live))
                 seconds["env"] += received - began
                 seconds["sample"] += time.perf_counter() - received
-        ended.sort(key=lambda episode: (episode.episode.group, episode.episode.member))
-        return Rollout([episode.trajectory(name, update) for episode in ended], seconds)
+        return Rollout([trajectory for _, _, trajectory in sorted(ended, key=lambda item: item[:2])], seconds)
 
     def _queues(self, episodes: Sequence[Episode]) -> list[collections.deque[Episode]]:
         """One queue a worker; whole groups are dealt out in turn."""
@@ -159,7 +161,7 @@ class _Live:
             prompt = tokenizer.first_turn(options.system or None, message)
         else:
             prompt = tokenizer.next_turn(message, self.reply.stopped)
-        self.asked = Ask(self.episode, len(self.steps), self.observation, prompt, fresh)
+        self.asked = Ask(self.episode, self.task, len(self.steps), self.observation, prompt, fresh)
         return self.asked
 
     def answer(self, reply, tokenizer: chat.ChatTokenizer, options: dialogue.DialogueOptions) -> None:

@@ -65,3 +65,12 @@ def order(buffer: Sequence[Item], strategy: str, rng: np.random.Generator) -> li
     advantage = np.array([item.advantage.mean() for item in useful])
     group = np.array([item.trajectory.group for item in useful])
     return [useful[index] for index in rank(outcome, advantage, group, strategy, rng)]
+
+
+def item_to_json(item: Item) -> dict:
+    """An item as JSON has it, for a checkpoint."""
+    return {"trajectory": types.trajectory_to_json(item.trajectory), "advantage": item.advantage.tolist()}
+
+
+def item_from_json(raw: dict) -> Item:
+    return Item(types.trajectory_from_json(raw["trajectory"]), np.array(raw["advantage"], np.float32))

@@ -37,7 +37,7 @@ def make_update(loss, optimizer):
                 jax.tree.map(jnp.maximum, total[2], maxima))
 
     def finish(state, grads):
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         finite = jnp.isfinite(norm)
         steps, opt_state = optimizer.update(grads, state.opt_state, state.params)
         moved = types.TrainState(optax.apply_updates(state.params, steps), opt_state, state.updates + 1)
@@ -45,7 +45,7 @@ def make_update(loss, optimizer):
         return state, {"grad_norm": norm, "skipped_updates": 1.0 - finite}
 
     accumulate = jax.jit(accumulate, donate_argnums=1)
-    finish = jax.jit(finish, donate_argnums=(0, 1))
+    finish = jax.jit(finish, donate_argnums=0)
 
     def update(state, microbatches):
         first, *rest = microbatches

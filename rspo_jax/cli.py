@@ -1,0 +1,92 @@
+"""The `rspo` command.
+
+    rspo train|sft|prm|eval|play --config=configs/rspo.py:alfworld [--config.loop.updates=50 ...] --workdir=DIR
+    rspo report WORKDIR... --out=report.html
+    rspo envs make alfworld --out=DIR --games=N --seed=S
+    rspo envs check DIR
+"""
+
+import argparse
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+COMMANDS = {
+    "train": "train a policy; the same command resumes",
+    "sft": "make the small policy from nothing by behaviour cloning, WORKDIR/model",
+    "prm": "train RSPO's process reward model, WORKDIR/prm",
+    "eval": "evaluate the newest checkpoint of WORKDIR, or, without one, config.model.directory",
+    "play": "play one episode and show it",
+    "report": "one HTML page of one or several workdirs",
+    "envs": "make or check games",
+}
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "file:variant, for example configs/rspo.py:alfworld", lock_config=True)
+_WORKDIR = flags.DEFINE_string("workdir", None, "where everything of the run lies")
+_SPLIT = flags.DEFINE_string("split", "valid_unseen", "play: split of the game")
+_GAME = flags.DEFINE_integer("game", 0, "play: number of the game in its split")
+_TEMPERATURE = flags.DEFINE_float("temperature", 0.4, "play: sampling temperature, 0 is greedy")
+
+
+def main() -> None:
+    """Entry point. A mistake in what was asked for is one sentence and exit code 2, never a traceback."""
+    command, *rest = sys.argv[1:] or ["--help"]
+    if command not in COMMANDS:
+        print(__doc__, *(f"    {name:8} {text}" for name, text in COMMANDS.items()), sep="\n")
+        sys.exit(0 if command in ("--help", "-h") else 2)
+    try:
+        if command in ("report", "envs"):
+            {"report": _report, "envs": _envs}[command](rest)
+        else:
+            _with_config(command, rest)
+    except (ValueError, FileNotFoundError, flags.Error, AttributeError, KeyError) as error:
+        print(f"rspo {command}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _with_config(command, arguments):
+    left_over = flags.FLAGS([command, *arguments])[1:]
+    if left_over:
+        raise ValueError(f"left-over arguments {left_over}; an option is written --config.key=value.")
+    for flag in (_CONFIG, _WORKDIR):
+        if flag.value is None:
+            raise ValueError(f"--{flag.name} is missing.")
+    # Heavy imports come after the arguments are known to be good.
+    from rspo_jax.train import commands
+
+    config = _CONFIG.value.to_dict()
+    if command == "play":
+        commands.play(config, _WORKDIR.value, _SPLIT.value, _GAME.value, _TEMPERATURE.value)
+    else:
+        run = {"train": commands.train, "sft": commands.warm_start, "prm": commands.prm, "eval": commands.evaluation}[command]
+        run(config, _WORKDIR.value)
+
+
+def _report(arguments):
+    parser = argparse.ArgumentParser("rspo report")
+    parser.add_argument("workdirs", nargs="+")
+    parser.add_argument("--out", default="report.html")
+    options = parser.parse_args(arguments)
+    from rspo_jax.report import html
+
+    print(html.write_report(options.workdirs, options.out))
+
+
+def _envs(arguments):
+    parser = argparse.ArgumentParser("rspo envs")
+    actions = parser.add_subparsers(dest="action", required=True)
+    make = actions.add_parser("make")
+    make.add_argument("family", choices=["alfworld"])
+    make.add_argument("--out", required=True)
+    make.add_argument("--games", type=int, default=600)
+    make.add_argument("--seed", type=int, default=0)
+    make.add_argument("--workers", type=int, default=2)
+    check = actions.add_parser("check")
+    check.add_argument("directory")
+    options = parser.parse_args(arguments)
+    print(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""A config, checked: every section becomes a frozen dataclass, so a missing or unknown key fails before anything is loaded."""
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from envs import pool as env_pool
+from rspo_jax import generation
+from rspo_jax.algorithms import advantages, masking
+from rspo_jax.rollout import batching, dialogue, replay
+from rspo_jax.updates import policy
+
+DENSE_ADVANTAGES = ("sum", "process")
+
+# What a value may be, and how that is said.
+_POSITIVE = (lambda x: 0 < x < math.inf, "a positive number")
+_NOT_NEGATIVE = (lambda x: 0 <= x < math.inf, "a number from 0 on")
+_FRACTION = (lambda x: 0 <= x < 1, "at least 0 and below 1")
+
+
+def _one_of(names):
+    return names.__contains__, "one of " + ", ".join(names)
+
+
+def _require(section, options, **rules):
+    for name, (holds, allowed) in rules.items():
+        value = getattr(options, name)
+        if not holds(value):
+            raise ValueError(f"config.{section}.{name}={value!r} is not allowed; use {allowed}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    fsdp: int
+    tensor: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    directory: str  # Hugging Face directory of the initial policy, which is the KL reference and the PRM's backbone too
+    compute_dtype: str
+    logprob_chunk: int  # tokens whose logits are held at once
+    remat: bool  # recompute blocks in the backward pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    train_split: str
+    max_steps: int  # steps of an episode
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    learning_rate: float
+    warmup_updates: int
+    b1: float
+    b2: float
+    weight_decay: float
+    max_grad_norm: float
+
+    def __post_init__(self):
+        _require("optimizer", self, learning_rate=_POSITIVE, warmup_updates=_NOT_NEGATIVE, b1=_FRACTION, b2=_FRACTION,
+                 weight_decay=_NOT_NEGATIVE, max_grad_norm=_POSITIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Advantage:
+    statistics: str  # one of advantages.STATISTICS
+    singleton: str  # one of advantages.SINGLETONS
+    invalid_penalty: float  # taken off the score of a step whose response was malformed
+    aggregation: str  # one of masking.AGGREGATIONS
+
+    def __post_init__(self):
+        _require("advantage", self, statistics=_one_of(advantages.STATISTICS), singleton=_one_of(advantages.SINGLETONS),
+                 invalid_penalty=_NOT_NEGATIVE, aggregation=_one_of(masking.AGGREGATIONS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    updates: int  # updates of the agent, in all
+    tasks_per_update: int  # B, tasks whose episodes one update learns from
+    group_size: int  # N, episodes of one task
+    minibatches: int  # optimiser steps of one update; each holds the same share of off-policy data
+    temperature: float  # of the rollouts, and of every log-prob
+
+    def __post_init__(self):
+        _require("loop", self, updates=_POSITIVE, tasks_per_update=_POSITIVE, minibatches=_POSITIVE, temperature=_POSITIVE,
+                 group_size=(lambda x: x > 1, "at least 2: a group of one has nothing to be compared with"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Prm:
+    episodes: int  # rollouts of the initial policy that it learns from
+    validation_fraction: float
+    width: int  # of the head's hidden layer
+    learning_rate: float
+    batch_size: int  # episodes
+    epochs: int  # at most; the epoch with the lowest validation error is kept
+
+    def __post_init__(self):
+        _require("rspo.prm", self, episodes=(lambda x: x > 1, "at least 2"), width=_POSITIVE, learning_rate=_POSITIVE,
+                 validation_fraction=(lambda x: 0 < x < 1, "between 0 and 1"), batch_size=_POSITIVE, epochs=_POSITIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rspo:
+    updates_per_phase: int  # k
+    off_policy_fraction: float  # alpha
+    explorer_learning_rate: float  # 0: an explorer that takes no dense step, the control of the papers' central claim
+    dense_advantage: str  # one of DENSE_ADVANTAGES
+    reward_noise: float  # sigma of the noise on each dense reward; RSPO table 5
+    replay: str  # one of replay.STRATEGIES
+    prm: Prm
+
+    def __post_init__(self):
+        _require("rspo", self, updates_per_phase=_POSITIVE, off_policy_fraction=_FRACTION, replay=_one_of(replay.STRATEGIES),
+                 explorer_learning_rate=_NOT_NEGATIVE, dense_advantage=_one_of(DENSE_ADVANTAGES), reward_noise=_NOT_NEGATIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewModel:
+    """Architecture (Qwen2.5's) of a policy that is made from nothing."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sft:
+    """The warm start: behaviour cloning of the environment family's expert."""
+
+    episodes: int
+    expert_noise: float  # share of the expert's actions that are random
+    updates: int
+    batch_size: int  # rows
+    learning_rate: float  # falls linearly to 0
+    environment_weight: float  # of tokens that the environment wrote, beside 1 for those of the expert
+    model: NewModel
+
+    def __post_init__(self):
+        _require("sft", self, episodes=_POSITIVE, expert_noise=_FRACTION, updates=_POSITIVE, batch_size=_POSITIVE,
+                 learning_rate=_POSITIVE, environment_weight=_NOT_NEGATIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    every: int  # updates between evaluations; the first and the last weights are always evaluated
+    splits: tuple[str, ...]
+    games_per_type: int  # the panel of a split: so many of each task type, the same in every evaluation
+    temperatures: tuple[float, ...]  # 0 is greedy
+
+    def __post_init__(self):
+        _require("evaluation", self, every=_POSITIVE, splits=(bool, "at least one split"), games_per_type=_POSITIVE,
+                 temperatures=(lambda x: x and all(0 <= t < math.inf for t in x), "a tuple of numbers from 0 on"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    every: int  # ticks: updates of the agent or of the explorer, and harvests
+    keep: int
+
+    def __post_init__(self):
+        _require("checkpoint", self, every=_POSITIVE, keep=_POSITIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A whole run. `rspo` is None for the plain on-policy loop, `sft` where the initial policy comes from elsewhere."""
+
+    seed: int
+    mesh: Mesh
+    model: Model
+    pool: env_pool.PoolOptions
+    data: Data
+    dialogue: dialogue.DialogueOptions
+    sampler: generation.SamplerOptions
+    microbatch: batching.MicrobatchOptions
+    optimizer: Optimizer
+    policy: policy.PolicyOptions
+    advantage: Advantage
+    loop: Loop
+    rspo: Rspo | None
+    sft: Sft | None
+    evaluation: Evaluation
+    checkpoint: Checkpoint
+
+    def __post_init__(self):
+        if self.microbatch.widths[-1] < self.sampler.max_tokens:
+            raise ValueError(f"config.microbatch.widths={self.microbatch.widths} must reach config.sampler.max_tokens="
+                             f"{self.sampler.max_tokens}, the longest row.")
+        if self.loop.minibatches > self.on_policy_tasks:
+            raise ValueError(f"config.loop.minibatches={self.loop.minibatches} is more than the {self.on_policy_tasks} on-policy "
+                             f"tasks of an update; use at most that.")
+        share = self.off_policy_episodes / self.loop.group_size
+        if share != int(share):
+            raise ValueError(f"config.rspo.off_policy_fraction={self.rspo.off_policy_fraction} of config.loop.tasks_per_update="
+                             f"{self.loop.tasks_per_update} tasks is {share:g} tasks; make it a whole number.")
+
+    @property
+    def off_policy_episodes(self) -> int:
+        """alpha B N: replayed trajectories of one update."""
+        alpha = self.rspo.off_policy_fraction if self.rspo else 0.0
+        return round(alpha * self.loop.tasks_per_update * self.loop.group_size)
+
+    @property
+    def on_policy_tasks(self) -> int:
+        """(1 - alpha) B: tasks that are played afresh for one update."""
+        return self.loop.tasks_per_update - self.off_policy_episodes // self.loop.group_size
+
+
+def read(config: Mapping[str, Any]) -> Settings:
+    """Settings from the nested dict of a resolved config.
+
+    Raises:
+        ValueError: an unknown or missing key (full path, closest match), a wrong type, or a value out of range.
+    """
+    config = dict(config)
+    sampler, pool = dict(config.get("sampler", {})), config.get("pool", {})
+    sampler["slots"] = pool.get("slots", 2) // 2  # one sampler for each half of the pool
+    if pool.get("slots", 2) % 2:
+        raise ValueError(f"config.pool.slots={pool['slots']} must be even: one half decodes while the other half steps.")
+    return _build(Settings, config | {"sampler": sampler}, "config")
+
+
+def _build(kind, values, path):
+    """`kind(**values)`, sections and all, with errors that name the key's full path."""
+    fields = {field.name: field.type for field in dataclasses.fields(kind)}
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path}={values!r} must be a section with the keys {', '.join(fields)}.")
+    for key in values:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            raise ValueError(f"{path}.{key} is unknown" + (f"; did you mean {path}.{near[0]}?" if near else "."))
+    for key in fields:
+        if key not in values:
+            raise ValueError(f"{path}.{key} is missing.")
+    return kind(**{key: _value(fields[key], values[key], f"{path}.{key}") for key in fields})
+
+
+def _value(wanted, value, path):
+    if isinstance(wanted, types.UnionType):
+        if value is None:
+            return None
+        wanted = wanted.__args__[0]
+    if dataclasses.is_dataclass(wanted):
+        return _build(wanted, value, path)
+    if wanted in (int, float, bool, str):
+        integer = isinstance(value, int) and not isinstance(value, bool)
+        if wanted is float and integer:
+            return float(value)
+        if not (integer if wanted is int else isinstance(value, wanted)):
+            raise ValueError(f"{path}={value!r} must be of type {wanted.__name__}.")
+        if wanted is float and math.isnan(value):
+            raise ValueError(f"{path} is nan.")
+        return value
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,115 @@
+"""The warm start: a small policy made from nothing and taught by behaviour cloning on episodes of a noisy expert."""
+
+import dataclasses
+import importlib
+import pathlib
+import time
+
+import jax
+import numpy as np
+import optax
+
+from rspo_jax import sharding
+from rspo_jax import tokenizer as chat
+from rspo_jax.models import config as model_config
+from rspo_jax.models import decoder, hf
+from rspo_jax.rollout import batching
+from rspo_jax.train import evaluate
+from rspo_jax.train import session as sessions
+from rspo_jax.train import settings as run_settings
+from rspo_jax.updates import accumulate, sft
+
+MODEL = "model"  # the Hugging Face directory that a workdir ends with
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """What the collector takes for a response; an expert's has no log-probs."""
+
+    tokens: np.ndarray
+    logp: np.ndarray
+    stopped: bool = True
+    overflow: bool = False
+
+
+def make_model(settings: run_settings.Settings, directory: pathlib.Path) -> None:
+    """Writes a randomly initialised Qwen2.5-architecture model and its word-level tokenizer as a Hugging Face directory."""
+    family = importlib.import_module(settings.pool.family)
+    chat.build_small(family.words(), directory)
+    tokenizer = chat.ChatTokenizer.load(directory)
+    options = settings.sft.model
+    config = model_config.DecoderConfig(
+        model_type="qwen2", vocab_size=tokenizer.padded_vocab_size, hidden_size=options.hidden_size,
+        intermediate_size=options.intermediate_size, num_hidden_layers=options.num_hidden_layers,
+        num_attention_heads=options.num_attention_heads, num_key_value_heads=options.num_key_value_heads,
+        head_dim=options.hidden_size // options.num_attention_heads, rms_norm_eps=1e-6, rope_type="default",
+        rope_theta=10_000.0, max_position_embeddings=32_768, tie_word_embeddings=True,
+        compute_dtype=settings.model.compute_dtype)
+    with jax.set_mesh(sharding.make_mesh(settings.mesh.fsdp, settings.mesh.tensor)):
+        hf.save(directory, config, decoder.init(jax.random.key(settings.seed), config), "float32")
+
+
+def run(session: sessions.Session) -> None:
+    """Clones the expert for config.sft.updates updates and writes WORKDIR/model."""
+    options = session.settings.sft
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(session.settings.optimizer.max_grad_norm),
+        optax.adamw(optax.linear_schedule(options.learning_rate, 0.0, options.updates), weight_decay=0.0))
+    step = sft.make_sft_update(session.score, optimizer)
+    state = accumulate.new_state(session.initial, optimizer)
+    session.run.note(f"playing {options.episodes} episodes with an expert that errs {options.expert_noise:.0%} of the time ...")
+    trajectories = play_expert(session)
+    batch = batching.pad(trajectories, session.full_history)
+    written = np.arange(batch.tokens.shape[1]) < _lengths(batch)[:, None]
+    importance = np.where(batch.action_mask, 1.0, options.environment_weight * written).astype(np.float32)
+    session.run.log(0, "sft_data", {"episodes": len(trajectories), "success": np.mean([t.success for t in trajectories]),
+                                    "steps": np.mean([len(t.steps) for t in trajectories])})
+    began = time.perf_counter()
+    for update in range(options.updates):
+        rng = np.random.default_rng([session.settings.seed, sessions.WARM_START, update])
+        rows = rng.choice(len(batch.tokens), options.batch_size, replace=False)
+        part = dataclasses.replace(batch, **{name: values[rows] for name, values in vars(batch).items()})
+        part.weight[:] = importance[rows] / importance[rows].sum()
+        microbatches = [sessions.place(session, micro) for _, micro in batching.split(part, session.settings.microbatch)]
+        state, metrics = step(state, microbatches)
+        if (update + 1) % 50 == 0 or update + 1 == options.updates:
+            session.run.log(update + 1, "sft", {
+                "loss": float(metrics["loss"]), "action_logp": float(metrics["action_logp"] / metrics["action_tokens"]),
+                "seconds/total": time.perf_counter() - began})
+    evaluate.evaluate(session, state.params, options.updates)
+    save_model(session, state.params)
+
+
+def save_model(session: sessions.Session, params) -> None:
+    """Writes WORKDIR/model, a Hugging Face directory with the tokenizer along."""
+    directory = session.workdir / MODEL
+    hf.save(directory, session.model, params, "float32")
+    session.tokenizer.save(directory)
+    session.run.note(f"wrote {directory}")
+
+
+def play_expert(session: sessions.Session):
+    """Episodes of the environment family's own expert, through the same dialogue and tokenizer as the policy's."""
+    options = session.settings.sft
+    family = importlib.import_module(session.settings.pool.family)
+    size = session.settings.loop.group_size
+    episodes = sessions.draw(session, sessions.Progress(), -(-options.episodes // size), sessions.WARM_START)
+    episodes = [dataclasses.replace(episode, seed=episode.seed + episode.member) for episode in episodes][: options.episodes]
+    experts = {}
+
+    def answer(half, asks):
+        replies = {}
+        for slot, ask in asks.items():
+            if ask.fresh:
+                seed = hash((session.settings.seed, ask.episode.group, ask.episode.member))
+                experts[half, slot] = family.Expert(ask.episode.task.type, ask.task, seed, options.expert_noise)
+            action = experts[half, slot].act(ask.observation)
+            tokens = np.append(session.tokenizer.encode(action), session.tokenizer.stop_tokens[0]).astype(np.int32)
+            replies[slot] = Reply(tokens, np.zeros(len(tokens), np.float32))
+        return replies
+
+    return session.collector.collect(answer, episodes, "expert", 0).trajectories
+
+
+def _lengths(batch):
+    return np.max(np.where(batch.action_mask, np.arange(1, batch.tokens.shape[1] + 1), 0), axis=1)
