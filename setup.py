@@ -13,7 +13,7 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["rspo_jax", "rspo_jax.*", "configs", "configs.*", "envs", "envs.*"]),
-    package_data={"configs": ["warm_start/*/*"]},
+    package_data={"configs": ["warm_start/*/*"], "rspo_jax": ["report/page/*"]},
     install_requires=[
         "absl-py>=2.1",
         "alfworld>=0.4.2,<0.5",
