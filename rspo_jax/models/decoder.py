@@ -14,12 +14,17 @@ set (`sharding.make_mesh`); the functions are pure and not jitted, callers jit t
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from rspo_jax import sharding
 from rspo_jax.models import config as model_config
 from rspo_jax.models import kv_cache, layers
 
 DecoderConfig = model_config.DecoderConfig
+
+# The output of attention survives rematerialisation: it is as small as x, and dear because `_causal_block` is computed
+# again in the backward pass anyway.
+KEEP_ATTENTION = jax.checkpoint_policies.save_only_these_names("attention")
 
 PARAM_AXES = {
     "embed_tokens": ("vocab", "embed"),
@@ -136,6 +141,7 @@ class _Block(nn.Module):
             mixed, new = layers.cached_attention(q, k, v, keys, values, cache.length), (k, v)
         flat = (x.shape[0], cfg.num_attention_heads * cfg.head_dim)
         mixed = jax.lax.reshape(mixed, flat, out_sharding=sharding.spec("rows", "heads"))  # [R, L, k, g, c] -> [N, h*c]
+        mixed = checkpoint_name(mixed, "attention")
         x = x + jnp.dot(mixed, weights["o_proj"], out_sharding=sharding.spec("rows", None))
         normed = layers.rms_norm(x, weights["post_attention_layernorm"], cfg.rms_norm_eps)
         return x + layers.swiglu(normed, weights["gate_proj"], weights["up_proj"], weights["down_proj"]), new
@@ -203,7 +209,7 @@ class _Decoder(nn.Module):
         embed = sharding.gather(embed, PARAM_AXES["embed_tokens"])
         x = embed.at[tokens.reshape(-1)].get(out_sharding=sharding.spec("rows", None)).astype(dtype)  # [R, L] -> [N, d]
 
-        block = nn.remat(_Block, prevent_cse=False, static_argnums=(5,)) if self.remat else _Block
+        block = nn.remat(_Block, prevent_cse=False, static_argnums=(5,), policy=KEEP_ATTENTION) if self.remat else _Block
         scan = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -214,7 +220,9 @@ class _Decoder(nn.Module):
         angles = layers.rope_angles(positions, cfg.head_dim, cfg.rope_theta)
         x, new = scan(cfg, name="layers")(x, jnp.arange(cfg.num_hidden_layers), angles, cache, read)
         weight = self.param("norm", nn.initializers.ones, (cfg.hidden_size,)).astype(dtype)
-        return layers.rms_norm(x, weight, cfg.rms_norm_eps).reshape(*tokens.shape, cfg.hidden_size), new
+        x = layers.rms_norm(x, weight, cfg.rms_norm_eps)
+        axes = sharding.spec("rows", None, None)  # named, because a single row [1, L] would leave it to L
+        return jax.lax.reshape(x, (*tokens.shape, cfg.hidden_size), out_sharding=axes), new  # [N, d] -> [R, L, d]
 
 
 def _layer_of(stacked, layer, axis, read):
