@@ -17,7 +17,7 @@ import optax
 
 from envs import pool as env_pool
 from envs import protocol
-from rspo_jax import checkpoint, generation, metrics, sharding, types
+from rspo_jax import checkpoint, generation, interrupt, metrics, sharding, types
 from rspo_jax import tokenizer as chat
 from rspo_jax.algorithms import logprobs
 from rspo_jax.models import config as model_config
@@ -55,7 +55,7 @@ class Session:
     sampler: generation.Sampler
     run: metrics.Run
     checkpoints: checkpoint.Checkpointer
-    stop: checkpoint.Stop
+    stop: interrupt.Stop
 
     @property
     def full_history(self) -> bool:
@@ -81,7 +81,7 @@ def open_session(settings: run_settings.Settings, config: Mapping[str, Any], wor
         model, initial = hf.load(settings.model.directory, settings.model.compute_dtype)
         sharding.check(model, mesh)
         run = stack.enter_context(metrics.Run(workdir, resume=True, total_updates=settings.loop.updates))
-        stop = stack.enter_context(checkpoint.Stop())
+        stop = stack.enter_context(interrupt.Stop())
         pool = stack.enter_context(env_pool.Pool(settings.pool))
         session = Session(
             settings=settings, workdir=pathlib.Path(workdir), mesh=mesh, pool=pool,

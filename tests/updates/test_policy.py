@@ -38,8 +38,9 @@ def batch(seed=0, alpha=0.25):
     off = np.arange(R) >= 4
     old = np.asarray(score(table(), tokens)[0])
     behavior = np.where(off[:, None], old + rng.normal(size=(R, L)) * 0.3, old)
-    weight = sum(share * np.asarray(masking.aggregation_weights(jnp.asarray(mask & side[:, None]), jnp.arange(R), "token_mean", L))
-                 for side, share in ((~off, 1 - alpha), (off, alpha)))
+    sides = [jnp.asarray(mask & side[:, None]) for side in (~off, off)]
+    on_weight, off_weight = (np.asarray(masking.aggregation_weights(side, jnp.arange(R), "token_mean", L)) for side in sides)
+    weight = (1 - alpha) * on_weight + alpha * off_weight
     arrays = dict(tokens=tokens, action_mask=mask, step=np.zeros_like(tokens), trajectory=np.arange(R, dtype=np.int32),
                   off_policy=off, advantage=rng.normal(size=(R, L)), weight=weight, logp_old=old, logp_behavior=behavior,
                   logp_ref=np.asarray(score(table(1), tokens)[0]))
