@@ -16,7 +16,6 @@ in `send` and `receive`: there are no threads, and what a replaced worker still 
 
 import collections
 import dataclasses
-import itertools
 import logging
 import math
 import select
@@ -56,7 +55,7 @@ class PoolOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Reset:
-    """Starts an episode in a slot, whatever the slot was doing."""
+    """Starts an episode in a slot, also in the middle of another one."""
 
     task_id: str
     seed: int
@@ -73,10 +72,16 @@ class Step:
 class _Start:
     """The first request of a worker; answered when it is ready."""
 
+    family: str
+    options: dict[str, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class _Tasks:
     split: str
+
+
+_KINDS = {_Start: "start", _Tasks: "tasks", Reset: "reset", Step: "step"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +91,10 @@ class _Pending:
     slot: int
     request: Reset | Step | _Start | _Tasks
     retried: bool = False  # a worker died of it already
+
+    def message(self):
+        """As the worker reads it."""
+        return [_KINDS[type(self.request)], self.slot, *vars(self.request).values()]
 
 
 class Pool:
@@ -100,8 +109,8 @@ class Pool:
         """
         self.errors = collections.Counter()  # observations with an error, by its kind
         self._options = options
-        self._timeouts = {_Start: options.start_timeout, _Tasks: options.start_timeout, Reset: options.reset_timeout,
-                          Step: options.step_timeout}
+        start = options.start_timeout
+        self._timeouts = {_Start: start, _Tasks: start, Reset: options.reset_timeout, Step: options.step_timeout}
         self._slots = ["idle"] * options.slots  # "idle", "live" (in an episode) or "lost" (its episode died with a worker)
         self._sent = set()  # slots with a request whose observation was not received
         self._answers = {}  # observations, by slot, that were not received
@@ -131,7 +140,7 @@ class Pool:
     def tasks(self, split: str) -> list[protocol.Task]:
         """The tasks of a split, sorted by id. Raises ValueError, as the environment does, for an unknown one."""
         self._listing = None
-        self._push(0, [_Pending(0, _Tasks(split))])
+        self._workers[0].push([_Pending(0, _Tasks(split))])
         while self._listing is None:
             self._advance()
         if isinstance(self._listing, Exception):
@@ -154,11 +163,11 @@ class Pool:
         for slot, request in requests.items():
             self._sent.add(slot)
             if self._slots[slot] == "lost" and isinstance(request, Step):
-                self._answer(slot, _failed("killed"))
+                self._fail(slot, "killed")
             else:
                 batches[self.worker_of(slot)].append(_Pending(slot, request))
         for index, batch in batches.items():
-            self._push(index, batch)
+            self._workers[index].push(batch)
 
     def receive(self, slots: Collection[int]) -> dict[int, protocol.Observation]:
         """Waits until all of these slots have answered or failed.
@@ -180,33 +189,20 @@ class Pool:
             raise ValueError(f"slot {slot} does not exist; config.pool.slots={self._options.slots}.")
         if slot in self._sent:
             raise ValueError(f"slot {slot} was sent a request whose observation was not received; receive it first.")
-        if not isinstance(request, (Reset, Step)):
-            raise TypeError(f"slot {slot} was sent {request!r}; send a Reset or a Step.")
-        if isinstance(request, Step) and self._slots[slot] == "idle":
-            raise ValueError(f"slot {slot} was sent a Step outside an episode; send a Reset first.")
+        match request:
+            case Step(str()):
+                if self._slots[slot] == "idle":
+                    raise ValueError(f"slot {slot} was sent a Step outside an episode; send a Reset first.")
+            case Reset(str(), int()):
+                pass
+            case _:
+                raise TypeError(f"slot {slot} was sent {request!r}; send a Reset(str, int) or a Step(str).")
 
     def _started(self, index):
         """A new process for a worker; ready when it has answered _Start."""
         started = process.Process()
-        start = _Pending(index, _Start())
-        started.push([start], [self._message(start)])
+        started.push([_Pending(index, _Start(self._options.family, dict(self._options.options)))])
         return started
-
-    def _push(self, index, batch):
-        self._workers[index].push(batch, [self._message(pending) for pending in batch])
-
-    def _message(self, pending):
-        """A request as the worker reads it."""
-        slot = pending.slot
-        match pending.request:
-            case Reset(task_id, seed):
-                return ["reset", slot, task_id, seed]
-            case Step(action):
-                return ["step", slot, action]
-            case _Tasks(split):
-                return ["tasks", slot, split]
-            case _Start():
-                return ["start", slot, self._options.family, dict(self._options.options)]
 
     def _deadline(self, each):
         """When the request that a worker is busy with will have taken too long. Those behind it do not age."""
@@ -249,15 +245,18 @@ class Pool:
                 raise failure
             self._listing = failure
         elif isinstance(request, _Tasks):
-            self._listing = list(itertools.starmap(protocol.Task, value))
+            self._listing = [protocol.Task(*task) for task in value]
         elif isinstance(request, _Start):
             self._failed_starts[index] = 0
         elif error:
             log.warning("The environment of slot %d raised:\n%s", pending.slot, trace)
-            self._answer(pending.slot, _failed(f"raised {error}"))
+            self._fail(pending.slot, f"raised {error}")
         else:
             fields = dict(zip(worker.OBSERVATION_FIELDS, value, strict=True))
             self._answer(pending.slot, protocol.Observation(**fields | {"admissible": tuple(fields["admissible"])}))
+
+    def _fail(self, slot, kind):
+        self._answer(slot, protocol.Observation(text="", done=True, error=kind))
 
     def _answer(self, slot, observation):
         if observation.error:
@@ -273,39 +272,32 @@ class Pool:
         """
         old = self._workers[index]
         output = old.kill()
-        blamed = old.pending[0] if old.pending else None
-        log.warning("Environment worker %d is replaced (%s, exit code %d) while at %s.%s", index, reason, old.returncode,
-                    blamed and blamed.request, output and f" Its last output:\n{output}")
-        if blamed and isinstance(blamed.request, _Start):
+        blamed = next(iter(old.pending), None)
+        request = blamed and blamed.request
+        log.warning("Environment worker %d is replaced: %s in %s (exit code %d). %s", index, reason, request, old.returncode, output)
+        if isinstance(request, _Start):
             self._fail_start(index, reason, old.returncode, output)
-        if blamed and isinstance(blamed.request, _Tasks):
-            self._listing = RuntimeError(f"{self._options.family}: environment worker {index} failed ({reason}) in tasks"
-                                         f"({blamed.request.split!r}). {output}")
+        if isinstance(request, _Tasks):
+            self._listing = RuntimeError(f"{self._options.family} in environment worker {index}: {reason} in {request}. {output}")
         moved = []
         for pending in old.pending:
             guilty = pending is blamed
             if isinstance(pending.request, Step) or guilty and (reason == "timeout" or pending.retried):
-                self._answer(pending.slot, _failed(reason if guilty else "killed"))
+                self._fail(pending.slot, reason if guilty else "killed")
             elif isinstance(pending.request, Reset) or isinstance(pending.request, _Tasks) and not guilty:
                 moved.append(dataclasses.replace(pending, retried=pending.retried or guilty))
         for slot in range(index, self._options.slots, self._options.workers):
             if self._slots[slot] == "live":
                 self._slots[slot] = "lost"
         self._workers[index] = self._started(index)
-        if moved:
-            self._push(index, moved)
+        self._workers[index].push(moved)
 
     def _fail_start(self, index, reason, returncode, output):
-        """Raises if a worker that did not become ready is not worth another attempt; a kill from outside is, twice."""
+        """Raises if a worker that did not become ready is not worth another attempt; after a kill from outside it is, twice."""
         if reason == "timeout":
             raise TimeoutError(f"{self._options.family}: environment worker {index} was not ready after "
                                f"config.pool.start_timeout={self._options.start_timeout} seconds. {output}")
         self._failed_starts[index] += 1
         if returncode >= 0 or self._failed_starts[index] == STARTS:
-            raise RuntimeError(f"{self._options.family}: environment worker {index} ended with exit code {returncode} before it "
-                               f"was ready. {output}")
-
-
-def _failed(kind):
-    """The end of an episode whose environment failed."""
-    return protocol.Observation(text="", done=True, error=kind)
+            raise RuntimeError(f"{self._options.family}: environment worker {index} ended before it was ready, with exit code "
+                               f"{returncode}. {output}")

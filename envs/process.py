@@ -49,11 +49,11 @@ class Process:
         """Exit code, or minus the signal that ended it; known once it was killed or closed."""
         return self._process.returncode
 
-    def push(self, batch, message):
-        """Queues a batch of requests, which the worker reads as this one message."""
+    def push(self, batch):
+        """Queues a batch of requests as one message."""
         if not self.pending:
             self.since = time.monotonic()
-        self.outbox += json.dumps(message).encode() + b"\n"
+        self.outbox += json.dumps([pending.message() for pending in batch]).encode() + b"\n"
         self.pending.extend(batch)
         if os.fstat(self._output.fileno()).st_size > OUTPUT_LIMIT:
             self._output.truncate(0)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import psutil
 import pytest
 
@@ -93,7 +94,7 @@ def test_unknown_split_is_refused_and_disturbs_nothing():
 
 def test_listing_that_hangs_is_an_error():
     with pool.Pool(options(start_timeout=1.0)) as games:
-        with pytest.raises(RuntimeError, match=r"timeout.* in tasks\('hang'\)"):
+        with pytest.raises(RuntimeError, match=r"timeout in _Tasks\(split='hang'\)"):
             games.tasks("hang")
         assert len(games.tasks("train")) == 3
 
@@ -229,8 +230,9 @@ def test_wrong_use_is_refused_and_sends_nothing():
             games.receive([1])
         with pytest.raises(ValueError, match="slot 2 does not exist; config.pool.slots=2"):
             games.send({2: Reset("t", 0)})
-        with pytest.raises(TypeError, match="send a Reset or a Step"):
-            games.send({0: "count"})
+        for request in ("count", Step(b"count"), Reset("t", np.int64(3))):
+            with pytest.raises(TypeError, match=r"send a Reset\(str, int\) or a Step\(str\)"):
+                games.send({1: Reset("t", 0), 0: request})
         games.send({0: Reset("t", 0)})
         with pytest.raises(ValueError, match="slot 0 was sent a request whose observation was not received"):
             games.send({0: Reset("t", 0)})
@@ -251,7 +253,7 @@ def test_options_are_checked():
 
 @pytest.mark.parametrize(("fail", "error", "message"), [
     ("raise", RuntimeError, "FileNotFoundError: SCRIPTED_DATA=/nowhere does not exist; run: scripted make"),
-    ("exit", RuntimeError, "exit code 3 before it was ready. the engine's last words"),
+    ("exit", RuntimeError, "ended before it was ready, with exit code 3. the engine's last words"),
     ("hang", TimeoutError, "was not ready after config.pool.start_timeout=1.0 seconds"),
 ])
 def test_worker_that_cannot_start(fail, error, message):
@@ -367,12 +369,16 @@ def test_engine_output_is_bounded():
 
 
 def test_throughput():
+    # In processor time, which others on the machine do not stretch: 20,000 steps a second need two cores, one for the pool and
+    # one for its workers, to spend no more than 50 microseconds each on a step.
     rounds, slots = 60, 128
     with pool.Pool(options(workers=2, slots=slots)) as games:
         play(games, {slot: Reset("t", 0) for slot in range(slots)})
-        start = time.perf_counter()
+        workers = [psutil.Process(each.pid) for each in games._workers]
+        before = [sum(each.cpu_times()[:2]) for each in workers]
+        start = time.process_time()
         for _ in range(rounds):
             play(games, {slot: Step("count") for slot in range(slots)})
-        rate = rounds * slots / (time.perf_counter() - start)
-    print(f"{rate:,.0f} env-steps/s")
-    assert rate > 20_000
+        pool_cost = (time.process_time() - start) / (rounds * slots)
+        worker_cost = (sum(sum(each.cpu_times()[:2]) for each in workers) - sum(before)) / (rounds * slots)
+    assert pool_cost < 50e-6 and worker_cost < 50e-6, (pool_cost, worker_cost)
