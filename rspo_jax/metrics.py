@@ -77,8 +77,8 @@ class Run:
 
         Args:
           tick: the counter that orders lines of this kind: updates for "update" and evaluations (those of the weights
-            that were evaluated), the explorer's own updates for "explorer".
-          kind: "update", "explorer", "eval/<split>/<temperature>", "prm", "sft", ...; with tick it names the line.
+            that were evaluated), the explorer's own updates for "explorer", loops for "harvest".
+          kind: "update", "explorer", "harvest", "eval/<split>/<temperature>", "prm", ...; with tick it names the line.
           values: by metric name; Python or array scalars, or strings. `episodes` counts from the start of the run.
 
         Raises:

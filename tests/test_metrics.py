@@ -217,8 +217,8 @@ def test_header_stores_and_prints_what_decides_comparability(tmp_path, capsys):
     with metrics.Run(tmp_path, resume=False) as run:
         run.header({"policy": {"betas": (0.9, 0.99)}}, {"data": "generated 1.0", "games": 600, "devices": "2 cpu"})
     out = capsys.readouterr().out
-    assert [line.split() for line in out.split("\n") if "games" in line] == [["games", "600"]]
-    assert [line.split() for line in out.split("\n") if "eval_sampling" in line] == [["eval_sampling", "not", "stated"]]
+    assert [line.split() for line in out.split("\n") if " games " in line] == [["games", "600"]]
+    assert [line.split() for line in out.split("\n") if "history" in line] == [["history", "not", "stated"]]
     assert "2 cpu" in out
     assert json.loads((tmp_path / "config.json").read_text()) == {"policy": {"betas": [0.9, 0.99]}}
     assert json.loads((tmp_path / "header.json").read_text())["facts"]["games"] == 600

@@ -46,9 +46,9 @@ def both(title: str, name: str, scale: str = "number") -> Chart:
     return Chart(title, [Line("update", name, "agent"), Line("explorer", name, "explorer", DASHED)], scale=scale)
 
 
-def pair(title: str, solid: tuple[str, str], dashed: tuple[str, str]) -> Chart:
-    """Two shares of the agent's updates, as (name, label)."""
-    return Chart(title, [Line("update", *solid), Line("update", *dashed, DASHED)], scale="percent")
+def pair(title: str, solid: tuple[str, str], dashed: tuple[str, str], scale: str = "percent") -> Chart:
+    """Two metrics of the agent's updates, as (name, label)."""
+    return Chart(title, [Line("update", *solid), Line("update", *dashed, DASHED)], scale=scale)
 
 
 ALWAYS = (
@@ -66,7 +66,7 @@ ALWAYS = (
         "On and off policy",
         "The ratio is π / π_behavior; off policy, the clip is centred on π_old / π_behavior.",
         [
-            agent("Mean ratio", "ratio_mean"),
+            pair("Mean ratio", ("ratio_mean", "on policy"), ("ratio_mean_off", "off policy"), "number"),
             agent("Largest ratio", "ratio_max", "log"),
             pair("Clipped tokens", ("clip_fraction_on", "on policy"), ("clip_fraction_off", "off policy")),
             pair(
@@ -75,7 +75,7 @@ ALWAYS = (
                 ("center_above_inverse_epsilon", "above 1/ε"),
             ),
             agent("Log-prob gap, sampler against trainer", "logp_gap"),
-            both("Groups whose returns are all equal", "zero_variance_groups"),
+            both("Groups whose returns are all equal", "zero_variance_groups", "percent"),
         ],
     ),
     Section(
@@ -84,7 +84,10 @@ ALWAYS = (
         [
             both("Entropy", "entropy"),
             both("KL to the reference", "kl_ref"),
-            Chart("KL of the explorer to the agent", [Line("explorer", "kl_from_agent")]),
+            Chart(
+                "KL of the explorer to the agent",
+                [Line("explorer", "kl_from_agent", "explorer", DASHED), Line("harvest", "kl_from_agent", "harvest")],
+            ),
             both("States seen at least twice", "identical_states"),
             both("Steps that start in such a state", "identical_share", "percent"),
         ],
@@ -102,7 +105,12 @@ ALWAYS = (
     Section(
         "Optimisation",
         "",
-        [both("Loss", "loss"), both("Policy loss", "policy_loss"), both("Norm of the gradient", "grad_norm")],
+        [
+            both("Loss", "loss"),
+            both("Policy loss", "policy_loss"),
+            both("Norm of the gradient", "grad_norm"),
+            both("Skipped updates", "skipped_updates"),
+        ],
     ),
 )
 
@@ -147,7 +155,7 @@ def _success(groups: Sequence[runs.Group]) -> list[Section]:
 def _times(groups: Sequence[runs.Group]) -> Section:
     charts = []
     for index, group in enumerate(groups):
-        for kind, whose in (("update", "agent"), ("explorer", "explorer")):
+        for kind, whose in (("update", "agent"), ("explorer", "explorer"), ("harvest", "harvest")):
             names = [name for name in curves.names([group], kind) if name.startswith("seconds/") and name != "seconds/total"]
             lines = [Line(kind, name, name.removeprefix("seconds/")) for name in names]
             charts.append(Chart(f"{group.name}, {whose}", lines, "stack", group=index))

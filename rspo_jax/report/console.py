@@ -50,18 +50,19 @@ class Console:
             self._line(f"  {name:<{width}}  {value}", "")
 
     def row(self, kind: str, tick: int, values: Values) -> None:
-        """One line of metrics: an update of the agent, one of the explorer, an evaluation, or any other kind."""
+        """One line of metrics. Updates of the agent, updates of the explorer and harvests are rows of the table; an evaluation
+        and any other kind have a line of their own, without the parts (by type, by phase) of the latter."""
         if kind == "update":
             self._marks.append((tick, time.monotonic()))
             self._table_row(f"{tick}/{self._total}" if self._total else f"{tick}", self._eta(), values, "")
-        elif kind == "explorer":
-            self._table_row(f"explorer {tick}", "", values, "dim")
+        elif kind in ("explorer", "harvest"):
+            self._table_row(f"{kind} {tick}", "", values, "dim")
         elif kind.startswith("eval"):
             self._eval = float(values["success"])
             self._line(f"{kind} at {tick}: {_evaluation(values)}", "bold")
         else:
-            numbers = (f"{name} {value if isinstance(value, str) else format(value, '.4g')}" for name, value in values.items())
-            self._line(f"{kind} {tick}  " + "  ".join(numbers), "")
+            shown = {name: value if isinstance(value, str) else f"{value:.4g}" for name, value in values.items()}
+            self._line(f"{kind} {tick}  " + "  ".join(f"{name} {value}" for name, value in shown.items() if "/" not in name), "")
 
     def _table_row(self, label: str, eta: str, values: Values, style: str) -> None:
         if self._rows % ROWS_PER_TITLE == 0:

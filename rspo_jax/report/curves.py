@@ -1,6 +1,6 @@
 """Learning curves as numbers, for `charts` to arrange and for the page to draw.
 
-All curves share three x axes: updates (the tick of a line), episodes and seconds since the start of the run. Runs that
+All curves share three x axes: updates of the agent, episodes, and seconds since the start of the run. Runs that
 differ in their seed are one curve, their mean, with a band from the lowest to the highest of them, at the ticks that
 all of them have; the band of a single run is the Wilson interval of the success rates of its evaluations.
 """
@@ -53,12 +53,9 @@ def _table(group: runs.Group, kind: str) -> dict[str, Any]:
     chosen = [[lines[tick] for tick in ticks] for lines in by_tick]
     episodes = [[_episodes(record, line) for line in lines] for record, lines in zip(members, chosen, strict=True)]
     seconds = [[float(line[runs.ELAPSED]) for line in lines] for lines in chosen]
-    table = {
-        "x": {"updates": ticks, "episodes": _plain(mean_band(episodes)[0]), "seconds": _plain(mean_band(seconds)[0])},
-        "y": {},
-        "low": {},
-        "high": {},
-    }
+    axes = {"updates": [_updates(line) for line in chosen[0]]}
+    axes |= {name: _plain(mean_band(rows)[0]) for name, rows in (("episodes", episodes), ("seconds", seconds))}
+    table = {"x": axes, "y": {}, "low": {}, "high": {}}
     for name in names([group], kind):
         having = [lines for lines in chosen if any(name in line for line in lines)]
         values = [[float(line.get(name, math.nan)) for line in lines] for lines in having]
@@ -79,6 +76,12 @@ def _interval(kind: str, name: str, line: Mapping[str, Any]) -> tuple[float, flo
     if not kind.startswith("eval") or name.split("/")[0] != "success" or name not in line:
         return math.nan, math.nan
     return summary.wilson(line[name] * count, count)
+
+
+def _updates(line: Mapping[str, Any]) -> int:
+    """Where a line is on the axis of updates. The explorer has updates of its own: in a loop of RSPO as many as the agent
+    has after them, so its ticks put its curve beside the agent's instead of all of a loop on one spot."""
+    return line["tick"] if line["kind"] == "explorer" else line.get("updates", line["tick"])
 
 
 def _episodes(record: runs.Record, line: Mapping[str, Any]) -> float:

@@ -13,7 +13,9 @@ METRICS, TRAJECTORIES, CONFIG, HEADER = "metrics.jsonl", "trajectories.jsonl", "
 ELAPSED = "seconds/elapsed"  # stamped on every line: seconds since the start of the run, without the time between resumes
 
 # What two success rates must share to be comparable. A fact that a run leaves out is shown as not stated.
-COMPARABILITY = ("data", "split", "games", "history", "step_cap", "train_sampling", "eval_sampling", "seeds")
+COMPARABILITY = (
+    "data", "split", "games", "evaluation_games", "history", "step_cap", "temperature", "evaluation_temperatures", "seed",
+)  # fmt: skip
 NOT_STATED = "not stated"
 
 

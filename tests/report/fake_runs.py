@@ -60,23 +60,24 @@ def update_values(random: np.random.Generator, update: int, rspo: bool, trajecto
         "loss": 0.02 * random.normal(), "policy_loss": 0.02 * random.normal(), "grad_norm": 0.4 + 0.1 * random.random(),
         "entropy": 1.1 - 0.6 * progress + 0.03 * random.normal(), "kl_ref": 0.05 * progress + 0.002 * random.random(),
         "ratio_mean": 1 + 0.002 * random.normal(), "ratio_max": math.exp(1 + 4 * random.random()),
-        "clip_fraction_on": 0.01 + 0.01 * random.random(), "logp_gap": 0.004 * random.random(), "zero_variance_groups": 3.0,
+        "clip_fraction_on": 0.01 + 0.01 * random.random(), "logp_gap": 0.004 * random.random(), "zero_variance_groups": 0.25,
         "seconds/env": 3 + random.random(), "seconds/sample": 9 + random.random(), "seconds/score": 1.5,
         "seconds/update": 6 + random.random(), "seconds/total": 20.0,
     }  # fmt: skip
     if rspo:
+        values["ratio_mean_off"] = 1.1 + 0.05 * random.normal()
         values["clip_fraction_off"] = 0.2 + 0.1 * random.random() if update % 7 else math.nan
         values |= {"center_below_epsilon": 0.08 * random.random(), "center_above_inverse_epsilon": 0.03 * random.random()}
     return values
 
 
 def write_run(workdir: pathlib.Path, algorithm: str, seed: int, updates: int = UPDATES) -> None:
-    """A run of 60 updates with an evaluation every 10: RSPO with an explorer, or plain GRPO."""
+    """A run of 60 updates with an evaluation every 10: RSPO with an explorer and a harvest every 3, or plain GRPO."""
     random, rspo = np.random.default_rng(seed), algorithm == "rspo"
     facts = {
         "data": "generated 1.0", "split": "train", "games": 600, "history": "full", "step_cap": 20,
-        "train_sampling": "temperature 1.0", "eval_sampling": "greedy, temperature 0.4", "seeds": f"run {seed}, env 7",
-        "model": "tiny Qwen2.5, 1.1 M parameters",
+        "evaluation_games": {"valid_seen": 132, "valid_unseen": 132}, "temperature": 1.0, "evaluation_temperatures": (0.0, 0.4),
+        "seed": seed, "model": "tiny Qwen2.5, 1.1 M parameters",
     }  # fmt: skip
     config = {"seed": seed, "algorithm": algorithm, "policy": {"learning_rate": 3e-4 if rspo else 1e-4, "betas": (0.9, 0.99)}}
     if rspo:
@@ -89,9 +90,11 @@ def write_run(workdir: pathlib.Path, algorithm: str, seed: int, updates: int = U
             trajectories = [make_trajectory(random, rate, "agent", update) for _ in range(EPISODES)]
             if rspo:
                 harvest = [make_trajectory(random, rate * 0.9, "explorer", update) for _ in range(EPISODES)]
-                values = update_values(random, update, False, harvest) | {"kl_from_agent": 0.02 * random.random()}
-                run.log(update, "explorer", values)
+                run.log(update, "explorer", update_values(random, update, False, harvest) | {"updates": update - update % 3})
                 run.write_trajectories(update, "explorer", harvest[:1] if update % 5 == 0 else [])
+                if update % 3 == 0:
+                    values = {"updates": update, "kl_from_agent": 0.02 * random.random(), "seconds/env": 3.0}
+                    run.log(update // 3, "harvest", summary.rollout_summary(harvest, TYPES) | values)
             run.log(update, "update", update_values(random, update, rspo, trajectories))
             run.write_trajectories(update, "update", trajectories[:2] if update % 5 == 0 else [])
             if update % EVAL_EVERY == 0:

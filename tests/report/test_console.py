@@ -43,6 +43,15 @@ def test_a_row_has_its_numbers_under_their_titles(capsys, monkeypatch):
     assert cells(explorer)["update"] == "explorer 3" and cells(explorer)["entropy"] == "" and cells(explorer)["eta"] == ""
 
 
+def test_harvests_are_rows_and_other_kinds_have_a_line(capsys):
+    shown = console.Console(0)
+    shown.row("harvest", 2, {"success": 0.5, "useful": 3})
+    shown.row("prm", 0, {"auc": 0.75, "note": "held out", "success/heat": 0.5, "seconds/elapsed": 3.0})
+    _, harvest, prm = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert cells(harvest)["update"] == "harvest 2" and cells(harvest)["success"] == "50.0%"
+    assert prm == "prm 0  auc 0.75  note held out"
+
+
 def test_without_a_terminal_lines_are_plain_and_whole(capsys):
     shown = console.Console(0)
     shown.note("making 600 games " + "x" * 300)

@@ -46,6 +46,15 @@ def test_an_evaluation_takes_its_episodes_from_the_update_before_and_has_a_wilso
     assert "split" not in evaluation["y"] and table["update"]["low"] == {}  # training has no interval
 
 
+def test_places_on_the_axis_of_updates():
+    lines = [
+        ("explorer", 4, {"updates": 3}), ("explorer", 5, {"updates": 3}), ("harvest", 1, {"updates": 3}), ("sft", 7, {}),
+    ]  # fmt: skip
+    (table,) = curves.tables([runs.Group("g", [record("a", lines)])])
+    places = {kind: table[kind]["x"]["updates"] for kind in table}
+    assert places == {"explorer": [4, 5], "harvest": [3], "sft": [7]}
+
+
 def test_every_logged_number_is_in_a_chart_and_no_chart_is_empty(workdirs):
     groups = runs.group(runs.load(workdirs))
     made = charts.sections(groups)
