@@ -274,7 +274,7 @@ class Pool:
         output = old.kill()
         blamed = next(iter(old.pending), None)
         request = blamed and blamed.request
-        log.warning("Environment worker %d is replaced: %s in %s (exit code %d). %s", index, reason, request, old.returncode, output)
+        log.warning("Environment worker %d is replaced: %s in %s, exit %d. %s", index, reason, request, old.returncode, output)
         if isinstance(request, _Start):
             self._fail_start(index, reason, old.returncode, output)
         if isinstance(request, _Tasks):

@@ -96,6 +96,15 @@ def test_saved_is_what_was_there_at_the_call(tmp_path):
     assert host == {"buffer": [[1, 2], [3]]}
 
 
+def test_host_data_is_copied_at_once():
+    host = {"buffer": [[1, 2], [{"a": []}]]}
+    copy = checkpoint._plain(host, "host")
+    assert copy == host
+    for ours, theirs in ((copy["buffer"], host["buffer"]), (copy["buffer"][0], host["buffer"][0]),
+                         (copy["buffer"][1][0]["a"], host["buffer"][1][0]["a"])):
+        assert ours is not theirs
+
+
 def test_keeps_the_newest_and_deletes_nothing_else(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "1").mkdir()  # not one of ours
@@ -189,9 +198,9 @@ checkpoints.close()
     assert names(tmp_path) == ["1", f"2{checkpoint.TEMPORARY}"]
     with checkpoint.Checkpointer(tmp_path, keep=2) as checkpoints:
         assert checkpoints.latest() == 1
-        checkpoints.save(2, {"agent": jnp.zeros(10)}, {})
-        assert checkpoints.latest() == 2
-    assert names(tmp_path) == ["1", "2"]
+        checkpoints.save(3, {"agent": jnp.zeros(10)}, {})
+        assert checkpoints.latest() == 3
+    assert names(tmp_path) == ["1", "3"]
 
 
 def test_full_disk_is_an_error_with_the_path(tmp_path, monkeypatch):
