@@ -333,7 +333,10 @@ def test_nothing_survives_the_trainer(number):
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and any(runs(each) for each in workers):
         time.sleep(0.02)
-    assert not any(runs(each) for each in workers)
+    survivors = [each for each in workers if runs(each)]
+    for each in survivors:
+        os.kill(each, signal.SIGKILL)
+    assert not survivors
 
 
 def test_workers_outlive_the_thread_that_started_them_and_ignore_signals_of_the_trainer():
