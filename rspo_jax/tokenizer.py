@@ -69,7 +69,11 @@ class ChatTokenizer:
         directory = pathlib.Path(directory)
         if not (directory / "tokenizer_config.json").is_file():
             raise FileNotFoundError(f"{directory} holds no tokenizer_config.json; give a Hugging Face model directory.")
-        hf = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        # tokenizer.json is the whole truth where it is there. AutoTokenizer would go by config.json's model_type instead, and
+        # build a Qwen2Tokenizer with rules of its own around the vocabulary of any tokenizer that a Qwen2 model has.
+        whole = (directory / "tokenizer.json").is_file()
+        loader = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
+        hf = loader.from_pretrained(directory, local_files_only=True)
         head, generate = _split(directory, _render(directory, hf, (None, _USER)), _USER)
         *head_system, _ = _split(directory, _render(directory, hf, (_SYSTEM, _USER)), _SYSTEM, _USER)
         *_, between, _ = _split(directory, _render(directory, hf, (None, _USER, _REPLY, _NEXT)), _USER, _REPLY, _NEXT)

@@ -237,3 +237,11 @@ def test_directories_that_are_incomplete_are_refused(tmp_path):
     make_directory(tmp_path, "{% for m in messages %}<s>{{ m.content }}<e>{% endfor %}", SPECIAL, "<e>", eos_ids=[9999])
     with pytest.raises(ValueError, match="9999"):
         tokenizer.ChatTokenizer.load(tmp_path)
+
+
+def test_the_model_type_beside_the_tokenizer_changes_nothing(tmp_path):
+    tokenizer.build_small(["put", "a", "mug"], tmp_path)
+    alone = tokenizer.ChatTokenizer.load(tmp_path).encode("put a mug").tolist()
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    assert tokenizer.ChatTokenizer.load(tmp_path).encode("put a mug").tolist() == alone
+    assert len(alone) == 3
