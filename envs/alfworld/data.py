@@ -139,7 +139,7 @@ def store_translation(folder: pathlib.Path, game: GameFile, result: simulator.Tr
     """Writes a translation beside its game."""
     record = {"digest": _digest(game), **dataclasses.asdict(result), "sas": result.sas.decode()}
     text = json.dumps(record, separators=(",", ":"), sort_keys=True)
-    (folder / TRANSLATION).write_bytes(zlib.compress(text.encode(), 9))
+    (folder / TRANSLATION).write_bytes(zlib.compress(text.encode(), 6))
 
 
 def _digest(game: GameFile) -> str:

@@ -54,6 +54,7 @@ def translate(domain: str, problem: str) -> Translation:
     for atom in task.init:
         if isinstance(atom, pddl.Atom) and atom.predicate != "=":
             facts.setdefault(atom.predicate, []).append(list(atom.args))
+    facts = {predicate: sorted(rows) for predicate, rows in sorted(facts.items())}  # the translator's order is a set's
     reads, changes = _dependencies(task)
     parameters = {a.name: [[p.name.strip("?"), p.type_name] for p in a.parameters] for a in task.actions}
     return Translation(sas.encode(), facts, parameters, sorted(reads), sorted(changes))
@@ -95,14 +96,16 @@ class Simulator:
     """One copy of the engine's state machine. It knows operators by their numbers."""
 
     def __init__(self):
-        claim()
         self._library = fast_downward.load_lib()
 
     @classmethod
     def acquire(cls) -> "Simulator":
+        """A released machine where there is one, else a new one."""
+        claim()
         return _free.pop() if _free else cls()
 
     def release(self) -> None:
+        """Hands the machine on; whoever acquires it loads a game first."""
         _free.append(self)
 
     def load(self, sas: bytes) -> None:
@@ -122,4 +125,5 @@ class Simulator:
         return list(operators)
 
     def won(self) -> bool:
+        """Whether the goal holds."""
         return self._library.check_goal()

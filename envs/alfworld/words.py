@@ -1,0 +1,47 @@
+"""All words of ALFWorld's texts, for a tokenizer that knows nothing else."""
+
+import re
+
+from envs.alfworld import data, engine, package, problem
+
+TOKEN = re.compile(r"[A-Za-z']+|\d|[^\sA-Za-z\d']")  # a word, a digit or a mark of punctuation; spaces are between tokens
+
+
+def words() -> list[str]:
+    """Every word that the engine can say or understand, sorted; upper and lower case as it stands in its texts.
+
+    They come from the grammar's sentences and commands, from the task templates, and from the names of all classes of
+    ALFRED. Digits and punctuation are not among them: `TOKEN` finds those, one character each.
+    """
+    _, grammar = problem.logic()
+    spoken = [engine.NOTHING] + [_visible(text) for text in _texts(grammar.replace(engine.UNKNOWN_TASK, ""))]
+    spoken += [_visible(template) for kind in data.TASK_TYPES for template in package.goals()[kind]["templates"]]
+    tables = package.constants()
+    classes = {*tables.OBJECTS_WSLICED, *tables.VAL_RECEPTACLE_OBJECTS}
+    classes |= {name for held in tables.VAL_RECEPTACLE_OBJECTS.values() for name in held}
+    found = {name.lower() for name in classes} | {"a"}  # "a" is textworld's article, which no file spells out
+    for text in spoken:
+        found.update(re.findall(r"[A-Za-z']+", text))
+    return sorted(found)
+
+
+def _texts(grammar: str) -> list[str]:
+    """The right-hand sides and command templates of a grammar, without those of actions that the domain lacks."""
+    actions = set(re.findall(r"\(:action (\w+)", problem.logic()[0]))
+    texts = []
+    for action, template in re.findall(r'action (\w+) \{\s*template :: "([^"]*)"', grammar):
+        if action in actions:
+            texts.append(template)
+    for symbol, body in re.findall(r'"([^"]+)": \[(.*?)\n\]', grammar, flags=re.DOTALL):
+        action = symbol.removesuffix(".feedback")
+        if symbol == "notImplemented" or (action[:1].isupper() and action not in actions):
+            continue
+        texts += re.findall(r'"rhs": "((?:[^"\\]|\\.)*)"', body)
+    return texts
+
+
+def _visible(text: str) -> str:
+    """A template without what is filled in: [..|..], {..}, #..#, and without line breaks."""
+    for hidden in (r"\[[^\]]*\]", r"\{[^}]*\}", r"#[^#]*#", r"\\n"):
+        text = re.sub(hidden, " ", text)
+    return text

@@ -1,0 +1,47 @@
+"""The vocabulary covers every text that a policy meets."""
+
+import random
+import re
+
+import envs.alfworld as alfworld
+from envs.alfworld import data, words
+
+
+def texts(folder, steps):
+    slot, rng = alfworld.make(str(folder)), random.Random(0)
+    for split in data.SPLITS:
+        for task in slot.tasks(split):
+            observation = slot.reset(task.id, 0)
+            yield observation.task
+            for _ in range(steps):
+                yield observation.text
+                yield from observation.admissible
+                observation = slot.step(rng.choice(observation.admissible))
+            yield slot.step("help").text
+    slot.close()
+
+
+def assert_covered(all_texts):
+    known, met = set(words.words()), set()
+    for text in all_texts:
+        tokens = words.TOKEN.findall(text)
+        assert "".join(tokens) == re.sub(r"\s", "", text)  # nothing is lost but spaces
+        met.update(token for token in tokens if token[0].isalpha())
+    assert met <= known, sorted(met - known)
+    return met
+
+
+def test_generated_games_are_covered(made):
+    met = assert_covered(texts(made, steps=30))
+    assert {"You", "arrive", "microwave", "Nothing", "sinkbasin"} - met <= {"Nothing"}
+
+
+def test_real_games_are_covered(real):
+    assert_covered(texts(real, steps=30))
+
+
+def test_words_are_sorted_words():
+    found = words.words()
+    assert found == sorted(set(found)) and all(re.fullmatch(r"[A-Za-z']+", word) for word in found)
+    assert {"happens", "clean", "two", "under", "a", "don't"} <= set(found) and len(found) < 300
+    assert not {"UNKNOWN", "TODO", "name", "indefinite"} & set(found)  # no template's machinery
