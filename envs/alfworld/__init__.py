@@ -1,12 +1,17 @@
 """ALFWorld: household tasks in text, on the real engine (packages alfworld, textworld, fast-downward-textworld).
 
 Read in this order: `environment` (what a policy sees), `engine` (how it is played quickly), `grammar` and `simulator`
-(the two halves of the real engine), `data` (games on disk). `make_games` and its parts make games where there is no
-official data; `oracle` solves a game whose state is known, `expert` one that it can only look at.
+(the two halves of the real engine), `data` (games on disk). Where there is no official data, `generate` makes games:
+a `blueprint` is drawn in a `scene` by the `prior`, written by `problem`, solved by the `oracle` and won in `check`.
+`expert` plays a game that it can only look at; `vocabulary` is every word of all this.
 """
 
+from envs.alfworld import check, environment, generate, vocabulary
 from envs.alfworld import data as games
-from envs.alfworld import environment
+
+make_games = generate.make_games
+check_games = check.check_games
+words = vocabulary.words
 
 
 def make(data: str) -> environment.AlfWorld:

@@ -15,6 +15,10 @@ class Report:
     won: dict[str, int]
     failures: tuple[str, ...]  # "<file>: <what went wrong>"
 
+    def __str__(self) -> str:
+        counts = ", ".join(f"{number} {split}" for split, number in self.won.items())
+        return "\n".join([f"played to the win: {counts}", *(f"failed: {failure}" for failure in self.failures)])
+
 
 def check_games(folder: str) -> Report:
     """Plays each game by its walkthrough, or by the oracle where it has none, and names those that are not won.

@@ -136,10 +136,12 @@ def translation(folder: pathlib.Path, game: GameFile) -> simulator.Translation:
 
 
 def store_translation(folder: pathlib.Path, game: GameFile, result: simulator.Translation) -> None:
-    """Writes a translation beside its game."""
+    """Writes a translation beside its game, whole or not at all."""
     record = {"digest": _digest(game), **dataclasses.asdict(result), "sas": result.sas.decode()}
     text = json.dumps(record, separators=(",", ":"), sort_keys=True)
-    (folder / TRANSLATION).write_bytes(zlib.compress(text.encode(), 6))
+    unfinished = folder / f"{TRANSLATION}.partial"
+    unfinished.write_bytes(zlib.compress(text.encode(), 6))
+    unfinished.rename(folder / TRANSLATION)
 
 
 def _digest(game: GameFile) -> str:

@@ -73,6 +73,29 @@ def test_the_same_seed_gives_the_same_bytes_in_any_process(made, tmp_path):
     assert not any((made / task.id.replace("S8", "S7")).exists() for task in data.tasks(tmp_path / "other", "train"))
 
 
+def test_a_stopped_call_is_continued(made, tmp_path, monkeypatch):
+    # Killed while the second game was being written: its translation, the last file, is missing.
+    out, whole = tmp_path / "games", generate._make
+
+    def stopped(job):
+        whole(job)
+        if job[2] == 1:
+            next((tmp_path / "games.partial").glob(f"train/*/trial_S7_00001/{data.TRANSLATION}")).unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate, "_make", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        generate.make_games(str(out), {"train": 3}, seed=7, workers=1)
+    assert not out.exists()
+    jobs = []
+    monkeypatch.setattr(generate, "_make", lambda job: (jobs.append(job[2]), whole(job)))
+    generate.make_games(str(out), {"train": 3}, seed=7, workers=1)
+    assert jobs == [1, 2]
+    for file in (file.relative_to(out) for file in out.rglob("trial_*/*")):
+        assert (out / file).read_bytes() == (made / file).read_bytes()
+    assert json.loads((out / generate.MANIFEST).read_text()) == {"seed": 7, "games": {"train": 3}}
+
+
 def test_things_stand_where_the_prior_allows(made):
     for task in data.tasks(made, "train"):
         game = data.load(made / task.id / data.GAME)
@@ -101,10 +124,10 @@ def test_scenes_have_what_their_files_leave_out():
 
 
 def test_nothing_is_overwritten_and_wrong_numbers_are_refused(made, tmp_path):
-    with pytest.raises(FileExistsError, match="exists: choose another folder"):
+    with pytest.raises(FileExistsError, match="exists: use the games in it"):
         generate.make_games(str(made), 1, seed=0, workers=1)
-    (tmp_path / "x.partial").mkdir()
-    with pytest.raises(FileExistsError, match="x.partial exists: remove it"):
+    (tmp_path / "x.partial" / "train" / "look_at" / "trial_S9_00000").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="x.partial holds train/look_at/trial_S9_00000, .*remove "):
         generate.make_games(str(tmp_path / "x"), 1, seed=0, workers=1)
     for games in (0, -1, {"train": -1}, {"test": 3}, {}):
         with pytest.raises(ValueError, match="games="):

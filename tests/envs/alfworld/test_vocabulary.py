@@ -4,7 +4,7 @@ import random
 import re
 
 import envs.alfworld as alfworld
-from envs.alfworld import data, words
+from envs.alfworld import data, vocabulary
 
 
 def texts(folder, steps):
@@ -22,9 +22,9 @@ def texts(folder, steps):
 
 
 def assert_covered(all_texts):
-    known, met = set(words.words()), set()
+    known, met = set(vocabulary.words()), set()
     for text in all_texts:
-        tokens = words.TOKEN.findall(text)
+        tokens = vocabulary.TOKEN.findall(text)
         assert "".join(tokens) == re.sub(r"\s", "", text)  # nothing is lost but spaces
         met.update(token for token in tokens if token[0].isalpha())
     assert met <= known, sorted(met - known)
@@ -41,7 +41,7 @@ def test_real_games_are_covered(real):
 
 
 def test_words_are_sorted_words():
-    found = words.words()
+    found = vocabulary.words()
     assert found == sorted(set(found)) and all(re.fullmatch(r"[A-Za-z']+", word) for word in found)
     assert {"happens", "clean", "two", "under", "a", "don't"} <= set(found) and len(found) < 300
     assert not {"UNKNOWN", "TODO", "name", "indefinite"} & set(found)  # no template's machinery
