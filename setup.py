@@ -21,7 +21,6 @@ setuptools.setup(
         "flax>=0.12.8",
         "jax>=0.10.2,<0.13",
         "jinja2>=3.1",
-        "matplotlib>=3.9",
         "ml-collections>=1.1",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12,<0.13",

@@ -4,7 +4,6 @@ Every default of rspo_jax is written here or in a config file, nowhere else.
 """
 
 import math
-import os
 import pathlib
 
 from ml_collections import ConfigDict
@@ -25,7 +24,7 @@ def alfworld_tiny() -> ConfigDict:
     })
     config.pool = ConfigDict({
         "family": "envs.alfworld",
-        "options": {"data": os.environ.get("ALFWORLD_DATA", "data/alfworld")},
+        "options": {"data": "data/alfworld"},  # "" for the official data that ALFWORLD_DATA points at
         "workers": 2,
         "slots": 64,
         "start_timeout": 60.0,

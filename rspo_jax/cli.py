@@ -7,10 +7,12 @@
 """
 
 import argparse
+import difflib
+import runpy
 import sys
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import config_dict, config_flags
 
 COMMANDS = {
     "train": "train a policy; the same command resumes",
@@ -40,12 +42,13 @@ def main() -> None:
             {"report": _report, "envs": _envs}[command](rest)
         else:
             _with_config(command, rest)
-    except (ValueError, FileNotFoundError, flags.Error, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, OSError, flags.Error) as error:
         print(f"rspo {command}: {error}", file=sys.stderr)
         sys.exit(2)
 
 
 def _with_config(command, arguments):
+    _check_keys(arguments)
     left_over = flags.FLAGS([command, *arguments])[1:]
     if left_over:
         raise ValueError(f"left-over arguments {left_over}; an option is written --config.key=value.")
@@ -61,6 +64,28 @@ def _with_config(command, arguments):
     else:
         run = {"train": commands.train, "sft": commands.warm_start, "prm": commands.prm, "eval": commands.evaluation}[command]
         run(config, _WORKDIR.value)
+
+
+def _check_keys(arguments):
+    """Raises for an override of a key that the config does not have, with its full path and the closest match.
+
+    The flag itself would name the last part of the path only, in an exception of another kind for each depth.
+    """
+    specs = [argument.removeprefix("--config=") for argument in arguments if argument.startswith("--config=")]
+    if not specs:
+        return
+    file, _, variant = specs[-1].partition(":")
+    config = runpy.run_path(file)["get_config"](*[variant] if variant else [])
+    for override in (argument for argument in arguments if argument.startswith("--config.")):
+        path = override.removeprefix("--").partition("=")[0]
+        section = config
+        for key in path.split(".")[1:]:
+            known = list(section) if isinstance(section, config_dict.ConfigDict) else []
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                raise ValueError(f"{path} is unknown: {key!r} is none of {', '.join(known) or 'its (no) keys'}"
+                                 + (f"; did you mean {near[0]!r}?" if near else "."))
+            section = section[key]
 
 
 def _report(arguments):
@@ -79,13 +104,24 @@ def _envs(arguments):
     make = actions.add_parser("make")
     make.add_argument("family", choices=["alfworld"])
     make.add_argument("--out", required=True)
-    make.add_argument("--games", type=int, default=600)
+    make.add_argument("--games", type=int, default=300, help="games of the train split")
+    make.add_argument("--panel", type=int, default=96, help="games of valid_seen and of valid_unseen each")
     make.add_argument("--seed", type=int, default=0)
     make.add_argument("--workers", type=int, default=2)
     check = actions.add_parser("check")
     check.add_argument("directory")
     options = parser.parse_args(arguments)
-    print(options)
+    from envs import alfworld
+
+    if options.action == "make":
+        wanted = {"train": options.games, "valid_seen": options.panel, "valid_unseen": options.panel}
+        made = alfworld.make_games(options.out, wanted, options.seed, options.workers)
+        print(f"wrote {options.out}: " + ", ".join(f"{number} {split}" for split, number in made.items()))
+        return
+    report = alfworld.check_games(options.directory)
+    print(report)
+    if report.failures:
+        raise ValueError(f"{len(report.failures)} games of {options.directory} cannot be won as written.")
 
 
 if __name__ == "__main__":

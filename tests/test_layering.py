@@ -24,7 +24,7 @@ LAYERS = {
     "rspo_jax.checkpoint": (("rspo_jax.types",), ("jax", "numpy", "orbax")),
     "rspo_jax.interrupt": ((), ()),
     "rspo_jax.metrics": (("rspo_jax.types", "rspo_jax.report"), ("numpy", "tensorboardX")),
-    "rspo_jax.report": (("rspo_jax.types", "rspo_jax.report"), ("numpy", "rich", "matplotlib")),
+    "rspo_jax.report": (("rspo_jax.types", "rspo_jax.report"), ("numpy", "rich")),
     "rspo_jax.train": (("rspo_jax", "envs.pool", "envs.protocol"), ("jax", "optax", "numpy", "safetensors")),
     "rspo_jax.cli": (("rspo_jax.train", "rspo_jax.report", "envs"), ("absl", "ml_collections")),
     "configs": (("configs",), ("ml_collections",)),

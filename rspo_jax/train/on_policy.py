@@ -11,7 +11,7 @@ def run(session: sessions.Session):
     """Trains the agent for config.loop.updates updates; resumes from the newest checkpoint. Returns its params."""
     settings = session.settings
     optimizer = sessions.make_optimizer(settings.optimizer, settings.optimizer.learning_rate)
-    step = policy.make_policy_update(session.score, optimizer, settings.policy)
+    step = accumulate.make_update(policy.make_policy_gradient(session.score, settings.policy), optimizer)
     progress = sessions.Progress()
     agent = accumulate.new_state(session.initial, optimizer)
     arrays, host = sessions.restore(session, {"agent": agent})

@@ -27,8 +27,8 @@ def run(session: sessions.Session):
     settings, k = session.settings, session.settings.rspo.updates_per_phase
     optimizer = sessions.make_optimizer(settings.optimizer, settings.optimizer.learning_rate)
     explorer_optimizer = sessions.make_optimizer(settings.optimizer, settings.rspo.explorer_learning_rate)
-    agent_step = policy.make_policy_update(session.score, optimizer, settings.policy)
-    explorer_step = policy.make_policy_update(session.score, explorer_optimizer, settings.policy)
+    gradient = policy.make_policy_gradient(session.score, settings.policy)
+    agent_step, explorer_step = (accumulate.make_update(gradient, each) for each in (optimizer, explorer_optimizer))
 
     progress = sessions.Progress(phase="explorer")
     agent, explorer, buffer = accumulate.new_state(session.initial, optimizer), None, []

@@ -13,6 +13,7 @@ from rspo_jax import sharding
 from rspo_jax import tokenizer as chat
 from rspo_jax.models import config as model_config
 from rspo_jax.models import decoder, hf
+from rspo_jax.report import summary
 from rspo_jax.rollout import batching
 from rspo_jax.train import evaluate
 from rspo_jax.train import session as sessions
@@ -58,12 +59,16 @@ def run(session: sessions.Session) -> None:
     step = sft.make_sft_update(session.score, optimizer)
     state = accumulate.new_state(session.initial, optimizer)
     session.run.note(f"playing {options.episodes} episodes with an expert that errs {options.expert_noise:.0%} of the time ...")
-    trajectories = play_expert(session)
+    played = play_expert(session)
+    longest = session.settings.sampler.max_tokens
+    trajectories = [t for t in played if max(len(row.tokens) for row in batching.rows(t, session.full_history)) <= longest]
     batch = batching.pad(trajectories, session.full_history)
     written = np.arange(batch.tokens.shape[1]) < _lengths(batch)[:, None]
     importance = np.where(batch.action_mask, 1.0, options.environment_weight * written).astype(np.float32)
-    session.run.log(0, "sft_data", {"episodes": len(trajectories), "success": np.mean([t.success for t in trajectories]),
-                                    "steps": np.mean([len(t.steps) for t in trajectories])})
+    session.run.log(0, "sft_data", {
+        "episodes": len(played), "left_out_as_too_long": len(played) - len(trajectories),
+        "success": summary.mean(t.success for t in played), "steps": summary.mean(len(t.steps) for t in played),
+        "tokens": summary.mean(_lengths(batch))})
     began = time.perf_counter()
     for update in range(options.updates):
         rng = np.random.default_rng([session.settings.seed, sessions.WARM_START, update])

@@ -6,6 +6,8 @@ large batch would have given. `maxima` combine by the maximum. An update in whic
 parameters, moments and counter stay as they are, and `skipped_updates` says so.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,29 +15,44 @@ import optax
 from rspo_jax import types
 
 
-def make_update(loss, optimizer):
+def make_gradient(loss):
+    """`gradient(params, microbatches) -> (grads, sums, maxima)`, summed over the micro-batches. Compiled once for every
+    update that shares it."""
+    value_and_grad = jax.value_and_grad(loss, has_aux=True)
+
+    @jax.jit
+    def start(params, batch):
+        (value, (sums, maxima)), grads = value_and_grad(params, batch)
+        return grads, {"loss": value, **sums}, maxima
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def accumulate(params, total, batch):
+        part = start(params, batch)
+        return *(jax.tree.map(jnp.add, total[i], part[i]) for i in (0, 1)), jax.tree.map(jnp.maximum, total[2], part[2])
+
+    def gradient(params, microbatches):
+        first, *rest = microbatches
+        total = start(params, first)
+        for batch in rest:
+            total = accumulate(params, total, batch)
+        return total
+
+    return gradient
+
+
+def make_update(gradient, optimizer):
     """A train step: `update(state, microbatches) -> (state, metrics)`.
 
     Args:
-        loss: see above.
+        gradient: of make_gradient.
         optimizer: an optax.GradientTransformation.
 
     Returns:
         update; it donates `state`, which must not be touched again. metrics are device scalars: loss, grad_norm,
         skipped_updates, and the sums and maxima of the loss.
     """
-    gradient = jax.value_and_grad(loss, has_aux=True)
 
-    @jax.jit
-    def start(params, batch):
-        (value, (sums, maxima)), grads = gradient(params, batch)
-        return grads, {"loss": value, **sums}, maxima
-
-    def accumulate(params, total, batch):
-        grads, sums, maxima = start(params, batch)
-        return (jax.tree.map(jnp.add, total[0], grads), jax.tree.map(jnp.add, total[1], sums),
-                jax.tree.map(jnp.maximum, total[2], maxima))
-
+    @functools.partial(jax.jit, donate_argnums=0)
     def finish(state, grads):
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(norm)
@@ -44,15 +61,8 @@ def make_update(loss, optimizer):
         state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
         return state, {"grad_norm": norm, "skipped_updates": 1.0 - finite}
 
-    accumulate = jax.jit(accumulate, donate_argnums=1)
-    finish = jax.jit(finish, donate_argnums=0)
-
     def update(state, microbatches):
-        first, *rest = microbatches
-        total = start(state.params, first)
-        for batch in rest:
-            total = accumulate(state.params, total, batch)
-        grads, sums, maxima = total
+        grads, sums, maxima = gradient(state.params, microbatches)
         state, metrics = finish(state, grads)
         return state, {**sums, **maxima, **metrics}
 

@@ -88,9 +88,9 @@ def _statistics(sums, ratio, center, advantage, options, batch):
     return sums, {"ratio_max": masking.largest(ratio, batch.action_mask)}
 
 
-def make_policy_update(score, optimizer, options):
-    """`update(state, microbatches) -> (state, metrics)` for TrajectoryBatches; see make_loss and accumulate.make_update."""
-    return accumulate.make_update(make_loss(score, options), optimizer)
+def make_policy_gradient(score, options):
+    """The gradient of make_loss over TrajectoryBatches, for accumulate.make_update. Agent and explorer share it."""
+    return accumulate.make_gradient(make_loss(score, options))
 
 
 def summarize(metrics):

@@ -30,4 +30,4 @@ def make_prm_update(reward, optimizer):
         error = reward_loss.regression(reward(params, batch.features), batch.step_mask, batch.outcome)
         return jnp.sum(batch.weight * error), ({}, {})
 
-    return accumulate.make_update(loss, optimizer)
+    return accumulate.make_update(accumulate.make_gradient(loss), optimizer)

@@ -26,4 +26,4 @@ def make_sft_update(score, optimizer):
         sums = {"action_logp": jnp.sum(jnp.where(actions, logp, 0.0)), "action_tokens": jnp.sum(actions)}
         return value, (sums, {})
 
-    return accumulate.make_update(loss, optimizer)
+    return accumulate.make_update(accumulate.make_gradient(loss), optimizer)

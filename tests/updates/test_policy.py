@@ -52,10 +52,14 @@ def rows(data, index):
     return jax.tree.map(lambda x: x[index], data)
 
 
+def update_of(optimizer, score=score, options=OPTIONS):
+    return accumulate.make_update(policy.make_policy_gradient(score, options), optimizer)
+
+
 def run(microbatches, params=None, options=OPTIONS):
     optimizer = optax.adam(0.1)
     state = accumulate.new_state(params or table(), optimizer)
-    return policy.make_policy_update(score, optimizer, options)(state, microbatches)
+    return update_of(optimizer, options=options)(state, microbatches)
 
 
 def gradient(data, params=None, options=OPTIONS):
@@ -134,7 +138,7 @@ def test_a_non_finite_gradient_moves_nothing():
     optimizer = optax.adam(0.1)
     state = accumulate.new_state(table(), optimizer)
     before = jax.device_get(state)
-    after, metrics = policy.make_policy_update(score, optimizer, OPTIONS)(state, [data, broken])
+    after, metrics = update_of(optimizer)(state, [data, broken])
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(after), before)
     assert policy.summarize(metrics)["skipped_updates"] == 1
 
@@ -144,7 +148,7 @@ def test_a_branch_survives_the_donation_of_its_origin():
     agent = accumulate.new_state(table(), optimizer)
     expected = jax.device_get(agent)
     explorer = accumulate.branch(agent)
-    policy.make_policy_update(score, optimizer, OPTIONS)(explorer, [batch()])
+    update_of(optimizer)(explorer, [batch()])
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(agent), expected)
 
 
@@ -156,7 +160,7 @@ def test_two_batches_of_one_shape_trace_once():
         return score(params, tokens)
 
     optimizer = optax.adam(0.1)
-    update = policy.make_policy_update(counting, optimizer, OPTIONS)
+    update = update_of(optimizer, counting)
     state = accumulate.new_state(table(), optimizer)
     for seed in range(3):
         state, _ = update(state, [batch(seed), batch(seed + 10)])
