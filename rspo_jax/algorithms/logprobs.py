@@ -69,8 +69,7 @@ def _chunk_logprobs(hidden, targets, unembedding, temperature, vocab_limit):
     # Flat tokens: XLA:CPU computes the weight gradient of a 3-D product three times slower.
     logits = jnp.matmul(hidden.reshape(-1, width), unembedding.astype(hidden.dtype).T, preferred_element_type=jnp.float32)
     logits = jnp.where(vocabulary < vocab_limit, logits / temperature, -1e30)
-    log_total = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.sum(jnp.where(targets.reshape(-1)[:, None] == vocabulary, logits, 0.0), axis=-1)
-    probabilities = jnp.exp(logits - log_total[:, None])
-    entropy = log_total - jnp.sum(probabilities * logits, axis=-1)  # padding: 0 * -1e30 = -0
-    return (chosen - log_total).reshape(rows, length), entropy.reshape(rows, length)
+    logp = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    chosen = jnp.sum(jnp.where(targets.reshape(-1)[:, None] == vocabulary, logp, 0.0), axis=-1)
+    entropy = -jnp.sum(jnp.exp(logp) * logp, axis=-1)  # of padding: 0 * -1e30 = -0
+    return chosen.reshape(rows, length), entropy.reshape(rows, length)
