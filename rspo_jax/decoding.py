@@ -1,7 +1,9 @@
 """The two computations of a sampler on the device: reading new tokens into the cache, and decoding from it.
 
-Both are pure, take their positions from the caller, and leave nothing of width V behind. `generation` decides what is
-read when, and in which shapes.
+Both work on a group of G of the S slots, whose part of the cache is taken out and put back: XLA:CPU takes as long for a
+slot in a group of 8 as in one of 32, but a group looks only at as many positions as its own longest row needs. Both are
+pure, take positions from the caller, and leave nothing of width V behind. `generation` decides what is read when, and in
+which shapes.
 """
 
 import dataclasses
@@ -16,11 +18,11 @@ from rspo_jax.models import decoder, kv_cache
 
 def read_tokens(params, config: model_config.DecoderConfig, kv: kv_cache.Cache, hidden, slots, tokens, lengths, written,
                 size: int):
-    """Appends new tokens to the cache of G of the S slots, and keeps the state of the last one of each.
+    """Appends new tokens to the cache of a group, and keeps the state of the last one of each slot.
 
     Args:
         hidden: [S, d], the states kept so far.
-        slots: [G] int32, each slot once; 0, 1, .. S - 1 if G = S.
+        slots: [G] int32, each slot once.
         tokens: [G, W] int32.
         lengths: [G] int32, real tokens of each; 0 for a slot that only fills up the group.
         written: [G] int32, tokens that each slot's row has already.
@@ -28,27 +30,27 @@ def read_tokens(params, config: model_config.DecoderConfig, kv: kv_cache.Cache, 
     Returns:
         The cache, whose own length means nothing, and hidden.
     """
-    everyone = len(slots) == len(hidden)
-    part = kv if everyone else _take(kv, slots, size)
-    part = dataclasses.replace(part, length=sharding.shard(written, ("rows",)))
+    part = _take(kv, slots, size, written)
     states, part = decoder.hidden_cached(params, config, tokens, lengths, part, size)
     # By comparison: on an explicit mesh a gather of one position per row would need a sharding of its own.
     lengths = sharding.shard(lengths, ("rows",))
     is_last = jnp.arange(tokens.shape[1]) == lengths[:, None] - 1
     last = jnp.sum(jnp.where(is_last[..., None], states, 0), axis=1)
-    if everyone:
-        return part, jnp.where((lengths > 0)[:, None], last, hidden)
-    last = jnp.where((lengths > 0)[:, None], last, hidden.at[slots].get(out_sharding=sharding.spec("rows", None)))
-    last = sharding.shard(last, (None, None))
+    last = sharding.shard(jnp.where((lengths > 0)[:, None], last, _rows_of(hidden, slots)), (None, None))
     hidden = hidden.at[slots].set(last, unique_indices=True, out_sharding=sharding.spec("rows", None))
     return _put(kv, slots, size, part), hidden
 
 
-def _take(kv, slots, size):
-    """The first `size` positions of some slots."""
+def _rows_of(hidden, slots):
+    return hidden.at[slots].get(out_sharding=sharding.spec("rows", None))
+
+
+def _take(kv, slots, size, written):
+    """The first `size` positions of a group."""
     axes = sharding.spec(*kv_cache.AXES)
     keys = kv.keys.at[slots, :, :, :, :size].get(out_sharding=axes)
-    return kv_cache.Cache(keys, kv.values.at[slots, :, :, :size].get(out_sharding=axes), kv.length)
+    values = kv.values.at[slots, :, :, :size].get(out_sharding=axes)
+    return kv_cache.Cache(keys, values, sharding.shard(written, ("rows",)))
 
 
 def _put(kv, slots, size, part):
@@ -63,24 +65,25 @@ def _put(kv, slots, size, part):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """What S slots have drawn so far, in M columns."""
+    """What a group has drawn so far, in M columns."""
 
-    tokens: jax.Array  # [S, M] int32
-    logp: jax.Array  # [S, M]
-    count: jax.Array  # [S] int32
-    stopped: jax.Array  # [S] bool, the last token is a stop token
-    finite: jax.Array  # [S] bool, so were all logits that were drawn from
+    tokens: jax.Array  # [G, M] int32
+    logp: jax.Array  # [G, M]
+    count: jax.Array  # [G] int32
+    stopped: jax.Array  # [G] bool, the last token is a stop token
+    finite: jax.Array  # [G] bool, so were all logits that were drawn from
 
 
-def sample_tokens(params, config: model_config.DecoderConfig, kv: kv_cache.Cache, hidden, written, budget, key_data, temperature,
-                  stop_tokens: tuple[int, ...], vocab_limit: int, columns: int, size: int):
-    """Draws up to budget[s] tokens for each slot, until all have drawn a stop token or used up their budget.
+def sample_tokens(params, config: model_config.DecoderConfig, kv: kv_cache.Cache, hidden, slots, written, budget, key_data,
+                  temperature, stop_tokens: tuple[int, ...], vocab_limit: int, columns: int, size: int):
+    """Draws up to budget[g] tokens for each slot of a group, until all have drawn a stop token or used up their budget.
 
     Args:
-        hidden: [S, d], states from which the first tokens are drawn.
-        written: [S] int32, tokens that each slot's row has in the cache.
-        budget: [S] int32, at most `columns`; 0 for a slot that takes no part.
-        key_data: [S, 2] uint32; token i of slot s is drawn with fold_in(key s, i).
+        hidden: [S, d], of which each slot's first token is drawn.
+        slots: [G] int32, each slot once.
+        written: [G] int32, tokens that each slot's row has in the cache.
+        budget: [G] int32, at most `columns`; 0 for a slot that only fills up the group.
+        key_data: [G, 2] uint32; token i of a slot is drawn with fold_in(its key, i).
         temperature: [] float32, see `draw`.
         size: static; positions of the cache to look at, at least written + budget - 1.
     Returns:
@@ -104,16 +107,16 @@ def sample_tokens(params, config: model_config.DecoderConfig, kv: kv_cache.Cache
         return i + 1, token, active & ~draws.stopped & draws.finite & (draws.count < budget), draws
 
     def step(carry):
-        kv, i, token, active, draws = carry
-        states, kv = decoder.hidden_cached(params, config, token[:, None], active.astype(jnp.int32), kv, size)
-        return kv, *record(i, states[:, 0], active, draws)
+        part, i, token, active, draws = carry
+        states, part = decoder.hidden_cached(params, config, token[:, None], active.astype(jnp.int32), part, size)
+        return part, *record(i, states[:, 0], active, draws)
 
     no = budget < 0
     nothing = jnp.zeros_like(budget, shape=(len(budget), columns), out_sharding=sharding.spec("rows", None))
     draws = Draws(nothing, nothing.astype(jnp.float32), jnp.zeros_like(budget), no, ~no)
-    kv = dataclasses.replace(kv, length=sharding.shard(written, ("rows",)))
-    kv, _, _, _, draws = jax.lax.while_loop(lambda carry: jnp.any(carry[3]), step, (kv, *record(0, hidden, budget > 0, draws)))
-    return kv, draws
+    first = (_take(kv, slots, size, written), *record(0, _rows_of(hidden, slots), budget > 0, draws))
+    part, _, _, _, draws = jax.lax.while_loop(lambda carry: jnp.any(carry[3]), step, first)
+    return _put(kv, slots, size, part), draws
 
 
 def draw(hidden, unembedding, keys, temperature, vocab_limit: int):
@@ -122,13 +125,13 @@ def draw(hidden, unembedding, keys, temperature, vocab_limit: int):
     Sampling is argmax(logits / temperature + Gumbel noise), in float32.
 
     Args:
-        hidden: [S, d].
+        hidden: [G, d].
         unembedding: [V, d].
-        keys: [S] random keys.
+        keys: [G] random keys.
         temperature: [] float32; at 0 the log-probs are those of the raw logits.
         vocab_limit: ids at and above it are never drawn and have no probability.
     Returns:
-        token [S] int32, its log-prob [S], and whether the slot's logits are finite [S] bool.
+        token [G] int32, its log-prob [G], and whether the slot's logits are finite [G] bool.
     """
     logits = jnp.einsum("sd,vd->sv", hidden, unembedding.astype(hidden.dtype), preferred_element_type=jnp.float32)
     ids = jnp.arange(logits.shape[1], dtype=jnp.int32)

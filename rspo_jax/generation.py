@@ -30,6 +30,9 @@ from rspo_jax import decoding, sharding
 from rspo_jax.models import config as model_config
 from rspo_jax.models import kv_cache
 
+# Slots that are served at once, see `decoding`. Few, so that a rollout's last live slots do not pay for the idle ones.
+GROUP = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class SamplerOptions:
@@ -120,14 +123,11 @@ class Sampler:
         """Compiles every shape that a turn can need. Returns the seconds that it took."""
         began = time.perf_counter()
         cache, widths = self.empty_cache(), self.options.prefill_widths
-        nobody = np.zeros(self.options.slots, np.int32)
         for size in self.options.read_sizes:
             for narrower, width in zip((0, *widths), widths, strict=False):
                 if size > narrower:  # a piece of this width ends behind position `narrower`
                     cache = self._read_pieces(params, cache, width, size, {})
-            kv, _ = self._sample(params, cache.kv, cache.hidden, nobody, nobody, np.zeros((len(nobody), 2), np.uint32),
-                                 np.float32(1), size=size)
-            cache = dataclasses.replace(cache, kv=kv)
+            cache, _ = self._draw(params, cache, {}, {}, 1.0, size)
         jax.block_until_ready(cache.kv)
         return time.perf_counter() - began
 
@@ -151,26 +151,17 @@ class Sampler:
         """
         self._check(prompts, fresh, keys, temperature)
         cache, length = self._prefill(params, cache, prompts, fresh)
-        budget = np.where(length > 0, np.minimum(self.options.max_new_tokens, self.options.max_tokens - length), 0)
-        key_data = np.zeros((self.options.slots, 2), np.uint32)
-        for slot in prompts:
-            key_data[slot] = _key_data(keys[slot])
-        kv, draws = self._sample(params, cache.kv, cache.hidden, cache.written, budget, key_data, np.float32(temperature),
-                                 size=self._size(int(np.max(length + budget))))
-        draws = jax.device_get(draws)
-        if not draws.finite.all():
-            broken = np.flatnonzero(~draws.finite)
-            raise FloatingPointError(
-                f"The policy's logits are not finite in slots {broken.tolist()}, at row lengths {length[broken].tolist()}: its "
-                "weights have diverged or are damaged. Go back to an earlier checkpoint and lower the learning rate.")
-        last = np.maximum(draws.count - 1, 0)
-        pending = np.where(draws.count > 0, draws.tokens[np.arange(len(last)), last], cache.pending)
-        responses = {}
-        for slot in prompts:
-            count, stopped = int(draws.count[slot]), bool(draws.stopped[slot])
-            responses[slot] = Response(draws.tokens[slot, :count], draws.logp[slot, :count], stopped,
-                                       overflow=not stopped and count < self.options.max_new_tokens)
-        return LiveCache(kv, cache.hidden, cache.written + last, pending), responses
+        # Slots at similar positions go together: the farthest one decides how much of the cache is looked at.
+        in_order = sorted(np.flatnonzero(length).tolist(), key=lambda slot: length[slot])
+        group = self._group(self.options.prefill_widths[0])
+        groups, drawn = [in_order[i:i + group] for i in range(0, len(in_order), group)], []
+        for slots in groups:
+            room = self.options.max_tokens - length[slots]
+            budgets = dict(zip(slots, np.minimum(room, self.options.max_new_tokens).tolist(), strict=True))
+            size = self._size(max(length[slot] + budgets[slot] for slot in slots))
+            cache, draws = self._draw(params, cache, budgets, keys, temperature, size)
+            drawn.append(draws)
+        return self._collect(cache, prompts, length, groups, jax.device_get(drawn))
 
     def _check(self, prompts, fresh, keys, temperature) -> None:
         for slot, prompt in prompts.items():
@@ -203,7 +194,6 @@ class Sampler:
             # Of each slot the narrowest width that takes all of it; the widest ones first.
             best = {slot: bisect.bisect_left(widths[:-1], len(tokens)) for slot, tokens in unread.items()}
             width = widths[max(best.values())]
-            # Slots at similar positions go together: the farthest one decides how much of the cache is looked at.
             group = sorted((slot for slot in unread if widths[best[slot]] == width), key=lambda slot: cache.written[slot])
             pieces = {slot: unread[slot][:width] for slot in group[:self._group(width)]}
             size = self._size(max(cache.written[slot] + len(tokens) for slot, tokens in pieces.items()))
@@ -212,31 +202,60 @@ class Sampler:
             unread = {slot: tokens for slot, tokens in rest.items() if len(tokens)}
         return cache, length
 
+    def _collect(self, cache, prompts, length, groups, drawn) -> tuple[LiveCache, dict[int, Response]]:
+        """The responses, and the cache that counts their tokens."""
+        written, pending, broken = cache.written.copy(), cache.pending.copy(), []
+        nothing = Response(np.zeros(0, np.int32), np.zeros(0, np.float32), stopped=False, overflow=True)
+        responses = dict.fromkeys(prompts, nothing)
+        for slots, draws in zip(groups, drawn, strict=True):
+            for row, slot in enumerate(slots):
+                tokens, logp = draws.tokens[row, :draws.count[row]], draws.logp[row, :draws.count[row]]
+                stopped = bool(draws.stopped[row])
+                responses[slot] = Response(tokens, logp, stopped, not stopped and len(tokens) < self.options.max_new_tokens)
+                written[slot] += len(tokens) - 1
+                pending[slot] = tokens[-1]
+                if not draws.finite[row]:
+                    broken.append(slot)
+        if broken:
+            raise FloatingPointError(
+                f"The policy's logits are not finite in slots {broken}, at row lengths {length[broken].tolist()}: its weights "
+                "have diverged or are damaged. Go back to an earlier checkpoint and lower the learning rate.")
+        return dataclasses.replace(cache, written=written, pending=pending), responses
+
     def _read_pieces(self, params, cache: LiveCache, width: int, size: int, pieces: Mapping[int, np.ndarray]) -> LiveCache:
         """Appends a piece of at most `width` tokens to each slot of `pieces`, a group at most."""
-        group = self._group(width)
-        if group == self.options.slots:
-            slots = list(range(group))
-        else:  # the group is filled up with slots that read nothing
-            others = (slot for slot in range(self.options.slots) if slot not in pieces)
-            slots = [*pieces, *itertools.islice(others, group - len(pieces))]
-        tokens, lengths = np.zeros((group, width), np.int32), np.zeros(group, np.int32)
-        for row, slot in enumerate(slots):
-            piece = pieces.get(slot, ())
+        slots = self._filled_up(pieces, self._group(width))
+        tokens, lengths = np.zeros((len(slots), width), np.int32), np.zeros(len(slots), np.int32)
+        for row, piece in enumerate(pieces.values()):
             tokens[row, :len(piece)], lengths[row] = piece, len(piece)
-        kv, hidden = self._read(params, cache.kv, cache.hidden, np.asarray(slots, np.int32), tokens, lengths,
-                                cache.written[slots], size=size)
+        kv, hidden = self._read(params, cache.kv, cache.hidden, slots, tokens, lengths, cache.written[slots], size=size)
         written = cache.written.copy()
         written[slots] += lengths
         return dataclasses.replace(cache, kv=kv, hidden=hidden, written=written)
 
-    def _group(self, width: int) -> int:
-        """Slots that read a piece of this width at once: about as many tokens as all slots have at the narrowest width.
+    def _draw(self, params, cache: LiveCache, budgets: Mapping[int, int], keys, temperature: float, size: int):
+        """Starts to draw up to budgets[slot] tokens for each slot of `budgets`, a group at most.
 
-        The long first prompt of one slot would otherwise be paid for, as padding, by all the others.
+        Returns the cache, which does not count the new tokens yet, and decoding.Draws on the device.
         """
+        slots = self._filled_up(budgets, self._group(self.options.prefill_widths[0]))
+        budget, key_data = np.zeros(len(slots), np.int32), np.zeros((len(slots), 2), np.uint32)
+        for row, slot in enumerate(budgets):
+            budget[row], key_data[row] = budgets[slot], _key_data(keys[slot])
+        kv, draws = self._sample(params, cache.kv, cache.hidden, slots, cache.written[slots], budget, key_data,
+                                 np.float32(temperature), size=size)
+        return dataclasses.replace(cache, kv=kv), draws
+
+    def _filled_up(self, slots: Collection[int], group: int) -> np.ndarray:
+        """These slots and then others, which sit idle, up to a whole group; [group] int32."""
+        others = (slot for slot in range(self.options.slots) if slot not in slots)
+        return np.asarray([*slots, *itertools.islice(others, group - len(slots))], np.int32)
+
+    def _group(self, width: int) -> int:
+        """Slots that read a piece of this width at once: GROUP at the narrowest, and about as many tokens at the others."""
         devices = jax.sharding.get_abstract_mesh().shape["fsdp"]
-        return max(1, self.options.slots * self.options.prefill_widths[0] // width // devices) * devices
+        group = min(self.options.slots, -(-GROUP // devices) * devices)
+        return max(1, group * self.options.prefill_widths[0] // width // devices) * devices
 
     def _size(self, positions: int) -> int:
         return self.options.read_sizes[bisect.bisect_left(self.options.read_sizes, positions)]

@@ -20,7 +20,6 @@ CONFIG = decoder.DecoderConfig(
     model_type="qwen2", vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-6, rope_type="default", rope_theta=1e4, max_position_embeddings=256,
     tie_word_embeddings=False, compute_dtype="float32")
-# At four slots the wider pieces are read by two slots at a time, the narrower ones by all.
 OPTIONS = generation.SamplerOptions(slots=4, max_tokens=96, max_new_tokens=6, prefill_widths=(8, 16), read_sizes=(32, 96))
 ALONE = generation.SamplerOptions(slots=1, max_tokens=96, max_new_tokens=6, prefill_widths=(32,), read_sizes=(96,))
 
@@ -47,7 +46,9 @@ def with_rows(params, name, ids, value):
 
 @pytest.fixture(scope="module", autouse=True)
 def mesh():
-    with jax.set_mesh(sharding.make_mesh(1, 1)):
+    # Groups of two: the four slots decode in two groups, and read pieces of 16 one by one.
+    with pytest.MonkeyPatch.context() as patch, jax.set_mesh(sharding.make_mesh(1, 1)):
+        patch.setattr(generation, "GROUP", 2)
         yield
 
 
@@ -309,6 +310,7 @@ def three_turns(sampler, params):
 def test_a_mesh_of_two_by_two_samples_the_same(sampler, params):
     code = ("import json, jax, test_generation as t\n"
             "jax.set_mesh(t.sharding.make_mesh(2, 2))\n"
+            "t.generation.GROUP = 2\n"
             "print(json.dumps(t.three_turns(t.generation.Sampler(t.CONFIG, t.OPTIONS, t.STOPS, t.LIMIT), t.make_params())))")
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu",
                                 "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
