@@ -6,12 +6,13 @@ a `blueprint` is drawn in a `scene` by the `prior`, written by `problem`, solved
 `expert` plays a game that it can only look at; `vocabulary` is every word of all this.
 """
 
-from envs.alfworld import check, environment, generate, vocabulary
+from envs.alfworld import check, environment, expert, generate, vocabulary
 from envs.alfworld import data as games
 
 make_games = generate.make_games
 check_games = check.check_games
 words = vocabulary.words
+Expert = expert.Expert
 
 
 def make(data: str) -> environment.AlfWorld:

@@ -4,7 +4,7 @@ import re
 
 from envs.alfworld import data, engine, package, problem
 
-TOKEN = re.compile(r"[A-Za-z']+|\d|[^\sA-Za-z\d']")  # a word, a digit or a mark of punctuation; spaces are between tokens
+TOKEN = re.compile(r"[A-Za-z]+|\d|[^\sA-Za-z\d]")  # a word, a digit or a mark of punctuation; spaces are between tokens
 
 
 def words() -> list[str]:
@@ -21,7 +21,7 @@ def words() -> list[str]:
     classes |= {name for held in tables.VAL_RECEPTACLE_OBJECTS.values() for name in held}
     found = {name.lower() for name in classes} | {"a"}  # "a" is textworld's article, which no file spells out
     for text in spoken:
-        found.update(re.findall(r"[A-Za-z']+", text))
+        found.update(re.findall(r"[A-Za-z]+", text))
     return sorted(found)
 
 
