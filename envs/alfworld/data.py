@@ -32,7 +32,7 @@ TASK_TYPES = (
 RELEASES = ("json_2.1.2", "json_2.1.1")  # folders of ALFWorld's releases below ALFWORLD_DATA, newest first
 GAME = "game.tw-pddl"
 TRANSLATION = "translation.z"  # beside a game that we made: what its translation gave, so that no worker repeats it
-GAMES_IN_MEMORY = 32  # per process, beyond those that slots are playing; 1 to 3 MB each
+GAMES_IN_MEMORY = 16  # per process, beyond those that slots are playing; 1 to 3 MB each
 
 _GOAL = re.compile(r'Your task is to: ((?:[^"\\]|\\.)*)"')
 

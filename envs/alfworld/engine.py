@@ -17,7 +17,7 @@ from envs.alfworld.grammar import Grammar
 
 NOTHING = "Nothing happens."
 UNKNOWN_TASK = "UNKNOWN GOAL"  # what the package's grammar says where a game's grammar has its task
-MAX_STATES = 2000  # remembered per game, about 2 kB each; a game that outgrows it starts to remember anew
+MAX_STATES = 1000  # remembered per game, about 2 kB each; a game that outgrows it starts to remember anew
 
 Atom = tuple[str, tuple[str, ...]]  # predicate, arguments
 State = frozenset[tuple[Atom, bool]]  # how the facts differ from the first state
@@ -95,7 +95,7 @@ class Game:
 
     def _describe(self, operator) -> tuple[str, dict, str, int]:
         action, *arguments = operator.name.split()
-        binding = {tuple(p): argument for p, argument in zip(self._parameters[action], arguments, strict=False)}
+        binding = dict(zip(self._parameters[action], arguments, strict=False))  # the translator appends parameters of its own
         command = self.grammar.command(action, binding, self.facts, self.names)
         return action, binding, command, operator.nb_effect_atoms
 

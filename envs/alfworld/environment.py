@@ -27,7 +27,7 @@ class AlfWorld:
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
         self._session = engine.Session()
-        self._done = True
+        self._done = False  # the only end is a win
 
     def tasks(self, split: str) -> list[Task]:
         return data.tasks(self._folder, split)
@@ -43,18 +43,16 @@ class AlfWorld:
         return Observation(text=text, task=game.task, admissible=self._admissible())
 
     def step(self, action: str) -> Observation:
+        if self._session.node is None:
+            raise RuntimeError("ALFWorld was stepped before its first reset, or after close; reset a task first")
         if self._done:
-            return Observation(text=engine.NOTHING, done=True, success=self._won())
+            return Observation(text=engine.NOTHING, done=True, success=True)
         text = self._session.step(action)
-        self._done = self._won()
+        self._done = self._session.node.won
         return Observation(text, admissible=self._admissible(), reward=float(self._done), done=self._done, success=self._done)
 
     def close(self) -> None:
         self._session.close()
-        self._done = True
-
-    def _won(self) -> bool:
-        return self._session.node is not None and self._session.node.won
 
     def _admissible(self) -> tuple[str, ...]:
         return tuple(command for command in self._session.node.admissible if command != "help")

@@ -73,6 +73,9 @@ def test_the_same_episode_in_every_slot(made):
         second.step("look")
         assert first.step(command) == expected
     first.close(), second.close()
+    for slot in (first, alfworld.make(str(made))):
+        with pytest.raises(RuntimeError, match="before its first reset, or after close"):
+            slot.step("look")
 
 
 def test_tasks_are_sorted_and_unplayable_games_left_out(made, tmp_path):

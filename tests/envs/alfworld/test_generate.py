@@ -162,6 +162,7 @@ def test_a_stored_translation_of_other_texts_is_not_used(made, tmp_path):
     assert data.translation(tmp_path, other).sas != stored.sas
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="ALFWorld's own environment fails on Python 3.13 (PEP 667)")
 def test_alfworlds_own_environment_plays_the_games(made, tmp_path):
     script = [sys.executable, "-c", ALFRED_TW_ENV, str(made / "valid_unseen")]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "ALFWORLD_DATA": str(tmp_path)}
