@@ -164,9 +164,11 @@ def test_a_slot_depends_on_its_own_tokens_and_key_only(sampler, params):
 def test_keys_name_the_noise(sampler, params):
     prompt = np.arange(5, 15)
     keys = {0: (1, 2), 1: (1, 2), 2: (12,), 3: (2, 1)}
-    _, responses = sampler.turn(params, sampler.empty_cache(), dict.fromkeys(range(4), prompt), range(4), keys, 3.0)
+    # So hot that the noise alone decides: it differs from key to key and from token to token.
+    _, responses = sampler.turn(params, sampler.empty_cache(), dict.fromkeys(range(4), prompt), range(4), keys, 1e6)
     ids = [responses[slot].tokens.tolist() for slot in range(4)]
     assert ids[0] == ids[1] and len({tuple(tokens) for tokens in ids}) == 3
+    assert all(len(set(tokens)) > 1 for tokens in ids)
 
 
 def test_a_fresh_row_keeps_nothing_of_the_old_one(sampler, params):
