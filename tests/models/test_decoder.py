@@ -9,7 +9,7 @@ from tiny import config as tiny_config
 from tiny import params as tiny_params
 from tiny import shapes as tiny_shapes
 
-from rspo_jax.models import decoder, kv_cache
+from rspo_jax.models import decoder, kv_cache, layers
 
 FAMILIES = ["qwen2", "qwen3", "llama"]
 whole = jax.jit(decoder.hidden, static_argnums=1, static_argnames="remat")
@@ -56,9 +56,8 @@ def test_query_heads_read_consecutive_key_heads():
     assert np.abs(states(slice(0, 8)) - states(slice(0, 0))).max() > 0.1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_remat_changes_no_gradient(family):
-    cfg = tiny_config(family)
+def test_remat_changes_no_gradient():
+    cfg = tiny_config("qwen3", tie_word_embeddings=False)
     params, tokens = tiny_params(cfg), random_tokens(2, 70)
 
     def gradient(remat):
@@ -191,14 +190,24 @@ def test_decoding_updates_the_cache_in_place():
     assert memory.temp_size_in_bytes < 0.6 * cache_bytes
 
 
-def test_bfloat16_compute_keeps_params_float32_and_stays_close():
+def test_bfloat16_compute_stays_close_to_float32():
     cfg = tiny_config("qwen2")
-    params, tokens = tiny_params(cfg), random_tokens(1, 300)
+    params, tokens = tiny_params(cfg), random_tokens(1, 40)
     states = whole(params, tiny_config("qwen2", compute_dtype="bfloat16"), tokens, positions(tokens), remat=True)
     assert states.dtype == jnp.bfloat16
     exact = whole(params, cfg, tokens, positions(tokens), remat=True)
-    error = np.abs(np.asarray(states, np.float32) - exact).mean() / np.abs(exact).mean()
-    assert error < 0.05  # bfloat16 phases of RoPE would make it 0.5 beyond position 256
+    assert np.abs(np.asarray(states, np.float32) - exact).mean() < 0.02 * np.abs(exact).mean()
+
+
+@pytest.mark.parametrize("position", [257, 4099])
+def test_rope_phases_are_float32_whatever_the_compute_dtype(position):
+    # bfloat16 rounds 257 to 256 and 4099 to 4096; the first pair turns by one radian per position.
+    x = jnp.ones((1, 1, 1, 4), jnp.bfloat16)
+    turned = layers.rope(x, layers.rope_angles(jnp.full((1, 1), position), 4, 1e4))
+    assert turned.dtype == jnp.bfloat16
+    first, second = position, position / 100  # theta^(-2/4) = 1/100
+    expected = [np.cos(a) - np.sin(a) for a in (first, second)] + [np.cos(a) + np.sin(a) for a in (first, second)]
+    np.testing.assert_allclose(np.float32(turned[0, 0, 0]), expected, atol=0.01)
 
 
 def test_every_param_has_axes_and_every_axis_a_param():
