@@ -1,13 +1,19 @@
-# Two commands do everything on a fresh machine with Python 3.11 to 3.13: `make quickstart` and `make test`.
+# Two commands do everything on a fresh machine with Python 3.11 to 3.13 and a C compiler:
+#
+#     make quickstart        install, make games, train RSPO over GRPO, print success before and after
+#     make test              install, run the tests
+#
+# `make quickstart BASE=grpo` trains plain GRPO with the same budget; `make report` lays the two side by side.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 BASE ?= rspo
 WORKDIR ?= runs/quickstart-$(BASE)
+GAMES := data/alfworld
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: install test lint
+.PHONY: install quickstart report warm-start test check bench
 
 install: $(VENV)/.installed
 
@@ -18,9 +24,26 @@ $(VENV)/.installed: constraints.txt setup.py
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
+$(GAMES)/games.json: | install
+	$(BIN)/rspo envs make alfworld --out=$(GAMES) --games=300 --panel=96 --seed=0
+
+quickstart: install $(GAMES)/games.json
+	$(BIN)/rspo train --config=configs/$(BASE).py:alfworld --workdir=$(WORKDIR)
+
+report: install
+	$(BIN)/rspo report $(wildcard runs/quickstart-*) --out=runs/report.html
+
+# The model in configs/warm_start/alfworld, from nothing.
+warm-start: install $(GAMES)/games.json
+	$(BIN)/rspo sft --config=configs/grpo.py:alfworld --workdir=runs/warm-start
+
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q
 
-lint: install
+check: install $(GAMES)/games.json
 	$(BIN)/ruff check .
+	$(BIN)/rspo envs check $(GAMES)
+
+bench: install $(GAMES)/games.json
+	for script in bench/*.py; do $(BIN)/python $$script; done

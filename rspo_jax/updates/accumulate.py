@@ -20,22 +20,18 @@ def make_gradient(loss):
     update that shares it."""
     value_and_grad = jax.value_and_grad(loss, has_aux=True)
 
-    @jax.jit
-    def start(params, batch):
-        (value, (sums, maxima)), grads = value_and_grad(params, batch)
-        return grads, {"loss": value, **sums}, maxima
-
     @functools.partial(jax.jit, donate_argnums=1)
-    def accumulate(params, total, batch):
-        part = start(params, batch)
-        return *(jax.tree.map(jnp.add, total[i], part[i]) for i in (0, 1)), jax.tree.map(jnp.maximum, total[2], part[2])
+    def accumulate(params, grads, batch):
+        (value, (sums, maxima)), more = value_and_grad(params, batch)
+        return jax.tree.map(jnp.add, grads, more), {"loss": value, **sums}, maxima
 
     def gradient(params, microbatches):
-        first, *rest = microbatches
-        total = start(params, first)
-        for batch in rest:
-            total = accumulate(params, total, batch)
-        return total
+        grads, sums, maxima = jax.tree.map(jnp.zeros_like, params), [], []
+        for batch in microbatches:
+            grads, part_sums, part_maxima = accumulate(params, grads, batch)
+            sums.append(part_sums)
+            maxima.append(part_maxima)
+        return grads, jax.tree.map(lambda *x: sum(x), *sums), jax.tree.map(lambda *x: functools.reduce(jnp.maximum, x), *maxima)
 
     return gradient
 
