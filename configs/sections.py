@@ -39,7 +39,7 @@ def alfworld_tiny() -> ConfigDict:
         "prefill_widths": (32, 64, 256),
         "read_sizes": (256, 512, 1280),
     })
-    config.microbatch = ConfigDict({"rows": 16, "widths": (256, 384, 512, 768, 1024, 1280)})
+    config.microbatch = ConfigDict({"tokens": 4096, "widths": (256, 384, 512, 768, 1024, 1280)})
     config.evaluation = ConfigDict({
         "every": 10,
         "splits": ("valid_unseen",),
@@ -48,10 +48,10 @@ def alfworld_tiny() -> ConfigDict:
     })
     config.checkpoint = ConfigDict({"every": 1, "keep": 2})
     config.sft = ConfigDict({
-        "episodes": 1600,
+        "episodes": 1200,
         "expert_noise": 0.3,
         "updates": 600,
-        "batch_size": 32,
+        "batch_size": 16,
         "learning_rate": 3e-3,
         "environment_weight": 0.1,
         "model": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -124,7 +124,7 @@ def smoke(config: ConfigDict) -> ConfigDict:
     config.sampler.max_tokens = 512
     config.sampler.read_sizes = (512,)
     config.sampler.prefill_widths = (64,)
-    config.microbatch = ConfigDict({"rows": 8, "widths": (512,)})
+    config.microbatch = ConfigDict({"tokens": 4096, "widths": (512,)})
     config.loop.updates = 2
     config.loop.tasks_per_update = 2
     config.loop.group_size = 4

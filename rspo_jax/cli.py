@@ -8,6 +8,8 @@
 
 import argparse
 import difflib
+import functools
+import os
 import runpy
 import sys
 
@@ -37,33 +39,35 @@ def main() -> None:
     if command not in COMMANDS:
         print(__doc__, *(f"    {name:8} {text}" for name, text in COMMANDS.items()), sep="\n")
         sys.exit(0 if command in ("--help", "-h") else 2)
-    try:
-        if command in ("report", "envs"):
-            {"report": _report, "envs": _envs}[command](rest)
-        else:
-            _with_config(command, rest)
-    except (ValueError, TypeError, OSError, flags.Error) as error:
-        print(f"rspo {command}: {error}", file=sys.stderr)
+    problem = {"report": _report, "envs": _envs}.get(command, functools.partial(_with_config, command))(rest)
+    if problem:
+        print(f"rspo {command}: {problem}", file=sys.stderr)
         sys.exit(2)
 
 
 def _with_config(command, arguments):
-    _check_keys(arguments)
-    left_over = flags.FLAGS([command, *arguments])[1:]
+    """Runs a command that needs a config. Returns what is wrong with its arguments, if anything is."""
+    try:
+        _check_keys(arguments)
+        left_over = flags.FLAGS([command, *arguments])[1:]
+    except (ValueError, OSError, flags.Error) as error:
+        return str(error)
     if left_over:
-        raise ValueError(f"left-over arguments {left_over}; an option is written --config.key=value.")
+        return f"left-over arguments {left_over}; an option is written --config.key=value."
     for flag in (_CONFIG, _WORKDIR):
         if flag.value is None:
-            raise ValueError(f"--{flag.name} is missing.")
+            return f"--{flag.name} is missing."
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of the missing torch, which nothing here needs
     # Heavy imports come after the arguments are known to be good.
     from rspo_jax.train import commands
 
-    config = _CONFIG.value.to_dict()
-    if command == "play":
-        commands.play(config, _WORKDIR.value, _SPLIT.value, _GAME.value, _TEMPERATURE.value)
-    else:
-        run = {"train": commands.train, "sft": commands.warm_start, "prm": commands.prm, "eval": commands.evaluation}[command]
-        run(config, _WORKDIR.value)
+    run = {"train": commands.train, "sft": commands.warm_start, "prm": commands.prm, "eval": commands.evaluation,
+           "play": functools.partial(commands.play, split=_SPLIT.value, game=_GAME.value, temperature=_TEMPERATURE.value)}
+    try:
+        run[command](_CONFIG.value.to_dict(), _WORKDIR.value)
+    except commands.UsageError as error:
+        return error
+    return None
 
 
 def _check_keys(arguments):
@@ -95,7 +99,11 @@ def _report(arguments):
     options = parser.parse_args(arguments)
     from rspo_jax.report import html
 
-    print(html.write_report(options.workdirs, options.out))
+    try:
+        print(f"wrote {html.write_report(options.workdirs, options.out)}")
+    except (ValueError, OSError) as error:
+        return error
+    return None
 
 
 def _envs(arguments):
@@ -113,15 +121,18 @@ def _envs(arguments):
     options = parser.parse_args(arguments)
     from envs import alfworld
 
-    if options.action == "make":
+    try:
+        if options.action == "check":
+            report = alfworld.check_games(options.directory)
+            print(report)
+            return f"{len(report.failures)} games cannot be won as written." if report.failures else None
         wanted = {"train": options.games, "valid_seen": options.panel, "valid_unseen": options.panel}
+        print(f"making {sum(wanted.values())} games, each won once in the engine ...", flush=True)
         made = alfworld.make_games(options.out, wanted, options.seed, options.workers)
-        print(f"wrote {options.out}: " + ", ".join(f"{number} {split}" for split, number in made.items()))
-        return
-    report = alfworld.check_games(options.directory)
-    print(report)
-    if report.failures:
-        raise ValueError(f"{len(report.failures)} games of {options.directory} cannot be won as written.")
+    except (ValueError, OSError) as error:
+        return error
+    print(f"wrote {options.out}: " + ", ".join(f"{number} {split}" for split, number in made.items()))
+    return None
 
 
 if __name__ == "__main__":

@@ -14,12 +14,20 @@ from rspo_jax import types
 
 @dataclasses.dataclass(frozen=True)
 class MicrobatchOptions:
-    rows: int  # rows of a micro-batch
+    tokens: int  # of a micro-batch, padding included: wide rows come fewer at a time
     widths: tuple[int, ...]  # the row lengths that are compiled, ascending
+    multiple: int  # rows of a micro-batch are a multiple of this: the devices that they are spread over
 
     def __post_init__(self):
-        if self.rows < 1 or not self.widths or list(self.widths) != sorted(set(self.widths)):
-            raise ValueError(f"config.microbatch: rows={self.rows} must be positive, widths={self.widths} ascending.")
+        if not self.widths or self.widths[0] < 1 or list(self.widths) != sorted(set(self.widths)):
+            raise ValueError(f"config.microbatch.widths={self.widths} must be positive and ascending, for example (256, 1024).")
+        if self.tokens < self.widths[-1] * self.multiple:
+            raise ValueError(f"config.microbatch.tokens={self.tokens} must be at least {self.widths[-1] * self.multiple}: a row "
+                             f"of the widest width for each of the {self.multiple} devices that share the rows.")
+
+    def rows(self, width: int) -> int:
+        """Rows of a micro-batch of this width."""
+        return self.tokens // width // self.multiple * self.multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +91,7 @@ def spread(step_values: np.ndarray, batch: types.TrajectoryBatch) -> np.ndarray:
 
 
 def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tuple[np.ndarray, types.TrajectoryBatch]]:
-    """Micro-batches of `options.rows` rows, rows of like length together, each as wide as it needs to be.
+    """Micro-batches of `options.tokens` tokens, rows of like length together, each as wide as it needs to be.
 
     Returns:
         (index, microbatch) pairs: microbatch row i is batch row index[i]; rows beyond len(index) are padding with weight 0.
@@ -96,19 +104,20 @@ def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tupl
     if lengths.size and lengths.max() > options.widths[-1]:
         raise ValueError(f"A row of {lengths.max()} tokens does not fit config.microbatch.widths={options.widths}; "
                          f"add a width of at least config.sampler.max_tokens.")
-    order = np.argsort(lengths, kind="stable")
+    order = np.argsort(-lengths, kind="stable")  # the longest first: what is left over at the end is short
     parts = []
-    for start in range(0, len(order), options.rows):
-        index = order[start : start + options.rows]
-        width = next(width for width in options.widths if width >= lengths[index].max())
+    while len(order):
+        width = next(width for width in options.widths if width >= lengths[order[0]])
+        rows = options.rows(width)
+        index, order = order[:rows], order[rows:]
         arrays = {}
         for field in dataclasses.fields(batch):
             values = getattr(batch, field.name)[index]
             if values.ndim == 2:
                 values = values[:, :width]
-                values = np.pad(values, ((0, options.rows - len(index)), (0, width - values.shape[1])))
+                values = np.pad(values, ((0, rows - len(index)), (0, width - values.shape[1])))
             else:
-                values = np.pad(values, (0, options.rows - len(index)))
+                values = np.pad(values, (0, rows - len(index)))
             arrays[field.name] = values
         parts.append((index, types.TrajectoryBatch(**arrays)))
     return parts

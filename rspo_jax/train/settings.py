@@ -221,11 +221,12 @@ def read(config: Mapping[str, Any]) -> Settings:
         ValueError: an unknown or missing key (full path, closest match), a wrong type, or a value out of range.
     """
     config = dict(config)
-    sampler, pool = dict(config.get("sampler", {})), config.get("pool", {})
+    sampler, microbatch, pool = dict(config.get("sampler", {})), dict(config.get("microbatch", {})), config.get("pool", {})
     sampler["slots"] = pool.get("slots", 2) // 2  # one sampler for each half of the pool
+    microbatch["multiple"] = config.get("mesh", {}).get("fsdp", 1)
     if pool.get("slots", 2) % 2:
         raise ValueError(f"config.pool.slots={pool['slots']} must be even: one half decodes while the other half steps.")
-    return _build(Settings, config | {"sampler": sampler}, "config")
+    return _build(Settings, config | {"sampler": sampler, "microbatch": microbatch}, "config")
 
 
 def _build(kind, values, path):

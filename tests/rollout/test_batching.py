@@ -49,17 +49,24 @@ def test_split_and_merge_keep_every_row_once():
     rng = np.random.default_rng(0)
     many = [trajectory([step(rng.integers(1, 9, rng.integers(1, 30)), [9, 9])]) for _ in range(13)]
     batch = batching.pad(many, full_history=True)
-    parts = batching.split(batch, batching.MicrobatchOptions(rows=4, widths=(8, 16, 40)))
+    parts = batching.split(batch, batching.MicrobatchOptions(tokens=80, widths=(8, 16, 40), multiple=1))
     assert sorted(np.concatenate([index for index, _ in parts])) == list(range(13))
-    assert {part.tokens.shape[1] for _, part in parts} <= {8, 16, 40} and all(len(part.tokens) == 4 for _, part in parts)
+    assert {part.tokens.shape for _, part in parts} <= {(10, 8), (5, 16), (2, 40)}
     assert sum(part.action_mask.sum() for _, part in parts) == batch.action_mask.sum()
     np.testing.assert_array_equal(batching.merge([(i, part.tokens) for i, part in parts], batch.tokens), batch.tokens)
+
+
+def test_rows_of_a_micro_batch_spread_over_the_devices():
+    options = batching.MicrobatchOptions(tokens=100, widths=(8, 24), multiple=4)
+    assert (options.rows(8), options.rows(24)) == (12, 4)
+    with pytest.raises(ValueError, match="config.microbatch.tokens=90 must be at least 96"):
+        batching.MicrobatchOptions(tokens=90, widths=(8, 24), multiple=4)
 
 
 def test_a_row_that_does_not_fit_is_an_error_not_a_cut():
     batch = batching.pad([trajectory([step(range(20), [1])])], full_history=True)
     with pytest.raises(ValueError, match="A row of 21 tokens does not fit config.microbatch.widths"):
-        batching.split(batch, batching.MicrobatchOptions(rows=2, widths=(16,)))
+        batching.split(batch, batching.MicrobatchOptions(tokens=32, widths=(16,), multiple=1))
 
 
 @pytest.mark.parametrize("full_history", [True, False])
