@@ -97,6 +97,10 @@ class _Pending:
         return [_KINDS[type(self.request)], self.slot, *vars(self.request).values()]
 
 
+class StartError(RuntimeError):
+    """A worker could not start: no such family, or its make() raised."""
+
+
 class Pool:
     """The slots of one machine. Used by one thread at a time; a context manager."""
 
@@ -238,7 +242,7 @@ class Pool:
         """Takes one answer."""
         request = pending.request
         if isinstance(request, (_Start, _Tasks)) and error:
-            kind = ValueError if error == "ValueError" else RuntimeError
+            kind = ValueError if error == "ValueError" else StartError
             failure = kind(f"{self._options.family} in environment worker {index}: {error}: {message}")
             failure.add_note(trace)
             if isinstance(request, _Start):
@@ -299,5 +303,5 @@ class Pool:
                                f"config.pool.start_timeout={self._options.start_timeout} seconds. {output}")
         self._failed_starts[index] += 1
         if returncode >= 0 or self._failed_starts[index] == STARTS:
-            raise RuntimeError(f"{self._options.family}: environment worker {index} ended before it was ready, with exit code "
+            raise StartError(f"{self._options.family}: environment worker {index} ended before it was ready, with exit code "
                                f"{returncode}. {output}")

@@ -36,9 +36,9 @@ _TEMPERATURE = flags.DEFINE_float("temperature", 0.4, "play: sampling temperatur
 def main() -> None:
     """Entry point. A mistake in what was asked for is one sentence and exit code 2, never a traceback."""
     command, *rest = sys.argv[1:] or ["--help"]
-    if command not in COMMANDS:
+    if command not in COMMANDS or {"--help", "-h"} & set(rest) and command not in ("report", "envs"):
         print(__doc__, *(f"    {name:8} {text}" for name, text in COMMANDS.items()), sep="\n")
-        sys.exit(0 if command in ("--help", "-h") else 2)
+        sys.exit(0 if {"--help", "-h"} & {command, *rest} else 2)
     problem = {"report": _report, "envs": _envs}.get(command, functools.partial(_with_config, command))(rest)
     if problem:
         print(f"rspo {command}: {problem}", file=sys.stderr)
@@ -52,6 +52,9 @@ def _with_config(command, arguments):
         left_over = flags.FLAGS([command, *arguments])[1:]
     except (ValueError, OSError, flags.Error) as error:
         return str(error)
+    foreign = [name for name in ("split", "game", "temperature") if flags.FLAGS[name].present and command != "play"]
+    if foreign:
+        return f"--{foreign[0]} belongs to rspo play; the other commands read the config."
     if left_over:
         return f"left-over arguments {left_over}; an option is written --config.key=value."
     for flag in (_CONFIG, _WORKDIR):
@@ -59,14 +62,16 @@ def _with_config(command, arguments):
             return f"--{flag.name} is missing."
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of the missing torch, which nothing here needs
     # Heavy imports come after the arguments are known to be good.
-    from rspo_jax.train import commands
+    from rspo_jax.train import commands, session
 
     run = {"train": commands.train, "sft": commands.warm_start, "prm": commands.prm, "eval": commands.evaluation,
            "play": functools.partial(commands.play, split=_SPLIT.value, game=_GAME.value, temperature=_TEMPERATURE.value)}
     try:
         run[command](_CONFIG.value.to_dict(), _WORKDIR.value)
-    except commands.UsageError as error:
+    except session.UsageError as error:
         return error
+    except KeyboardInterrupt:
+        return "interrupted"
     return None
 
 

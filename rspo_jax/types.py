@@ -48,7 +48,7 @@ class Trajectory:
     task: str  # the goal in words
     group: int  # episodes of one group play the same task with the same environment seed
     seed: int
-    policy: str  # "agent" or "explorer"
+    policy: str  # who sampled: "agent", "explorer" or "expert"
     update: int  # update counter of the weights that sampled
     steps: tuple[Step, ...]
     outcome: float  # in [0, 1]
@@ -95,7 +95,7 @@ class TrajectoryBatch:
     weight: jax.Array  # [R, L], share of each token in the objective; the aggregation mode, as data
     logp_old: jax.Array  # [R, L], the agent before this update
     logp_behavior: jax.Array  # [R, L], the policy that sampled; equal to logp_old on-policy
-    logp_ref: jax.Array  # [R, L], the frozen reference; equal to logp_old where no KL is asked for
+    logp_ref: jax.Array  # [R, L], the frozen reference; read only where config.policy.kl_coef is positive
 
 
 @jax.tree_util.register_dataclass

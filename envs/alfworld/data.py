@@ -42,11 +42,11 @@ def resolve(data: str) -> pathlib.Path:
 
     Raises FileNotFoundError, naming where the path came from and the command that makes games.
     """
-    source = "env.data" if data else "the environment variable ALFWORLD_DATA"
+    source = "config.pool.options.data" if data else "the environment variable ALFWORLD_DATA"
     given = data or os.environ.get("ALFWORLD_DATA", "")
     remedy = "make games with `rspo envs make alfworld --out DIR --games N --seed S` and pass that DIR"
     if not given:
-        raise FileNotFoundError(f"no ALFWorld games: env.data and ALFWORLD_DATA are both empty; {remedy}")
+        raise FileNotFoundError(f"no ALFWorld games: config.pool.options.data and ALFWORLD_DATA are both empty; {remedy}")
     folder = pathlib.Path(given).expanduser()
     for candidate in (folder, *(folder / release for release in RELEASES)):
         if any((candidate / split).is_dir() for split in SPLITS):

@@ -25,11 +25,12 @@ def summarize(workdir: str) -> dict[str, Any]:
             if name.startswith("seconds/") and name not in ("seconds/total", runs.ELAPSED):
                 kind = line["kind"].split("/")[0]
                 key = f"{kind}/{name.removeprefix('seconds/')}"
-                seconds[key] = round(seconds.get(key, 0.0) + value, 1)
+                seconds[key] = seconds.get(key, 0.0) + value
     return {
         "workdir": str(workdir), "updates": max((line["tick"] for line in updates), default=0),
         "episodes": max((line["episodes"] for line in updates), default=0),
-        "seconds": {"elapsed": max((line[runs.ELAPSED] for line in lines), default=0.0), **seconds},
+        "seconds": {"elapsed": max((line[runs.ELAPSED] for line in lines), default=0.0),
+                    **{name: round(value, 1) for name, value in seconds.items()}},
         "evaluations": {name: _compare(sorted(rows, key=lambda row: row["tick"])) for name, rows in evaluations.items()},
     }
 

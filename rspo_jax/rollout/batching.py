@@ -11,6 +11,8 @@ import numpy as np
 
 from rspo_jax import types
 
+LENGTH_MULTIPLE, ROW_MULTIPLE = 128, 16
+
 
 @dataclasses.dataclass(frozen=True)
 class MicrobatchOptions:
@@ -56,15 +58,17 @@ def rows(trajectory: types.Trajectory, full_history: bool) -> list[Row]:
 
 
 def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.TrajectoryBatch:
-    """All rows of some trajectories in one batch of numpy arrays, [R, L] with L the longest row.
+    """All rows of some trajectories in one batch of numpy arrays, [R, L].
 
-    logp_old and logp_ref start as logp_behavior, advantage and weight as 0, off_policy as False.
+    R and L are rounded up, so that what is computed over whole batches meets few shapes; rows of padding have no action
+    tokens. logp_old and logp_ref start as logp_behavior, advantage and weight as 0, off_policy as False.
     """
     pairs = [(index, row) for index, trajectory in enumerate(trajectories) for row in rows(trajectory, full_history)]
-    length = max((len(row.tokens) for _, row in pairs), default=1)
+    length = _round_up(max((len(row.tokens) for _, row in pairs), default=1), LENGTH_MULTIPLE)
+    count = _round_up(len(pairs), ROW_MULTIPLE)
 
     def stack(name, dtype):
-        out = np.zeros((len(pairs), length), dtype)
+        out = np.zeros((count, length), dtype)
         for r, (_, row) in enumerate(pairs):
             out[r, : len(row.tokens)] = getattr(row, name)
         return out
@@ -74,8 +78,8 @@ def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.T
         tokens=stack("tokens", np.int32),
         action_mask=stack("action_mask", bool),
         step=stack("step", np.int32),
-        trajectory=np.array([index for index, _ in pairs], np.int32),
-        off_policy=np.zeros(len(pairs), bool),
+        trajectory=np.pad(np.array([index for index, _ in pairs], np.int32), (0, count - len(pairs))),
+        off_policy=np.zeros(count, bool),
         advantage=np.zeros_like(logp),
         weight=np.zeros_like(logp),
         logp_old=logp.copy(),
@@ -99,12 +103,11 @@ def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tupl
     Raises:
         ValueError: a row is longer than the widest width. Nothing is ever cut here.
     """
-    # A row's own length: its last action token. What would follow it could influence nothing.
-    lengths = np.max(np.where(batch.action_mask, np.arange(1, batch.tokens.shape[1] + 1), 0), axis=1, initial=0)
+    lengths = row_lengths(batch)
     if lengths.size and lengths.max() > options.widths[-1]:
         raise ValueError(f"A row of {lengths.max()} tokens does not fit config.microbatch.widths={options.widths}; "
                          f"add a width of at least config.sampler.max_tokens.")
-    order = np.argsort(-lengths, kind="stable")  # the longest first: what is left over at the end is short
+    order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]  # the longest first: what is left over is short
     parts = []
     while len(order):
         width = next(width for width in options.widths if width >= lengths[order[0]])
@@ -121,6 +124,16 @@ def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tupl
             arrays[field.name] = values
         parts.append((index, types.TrajectoryBatch(**arrays)))
     return parts
+
+
+def row_lengths(batch: types.TrajectoryBatch) -> np.ndarray:
+    """[R] int: up to each row's last action token. What follows it could influence nothing."""
+    return np.max(np.where(batch.action_mask, np.arange(1, batch.tokens.shape[1] + 1), 0), axis=1, initial=0)
+
+
+def take(batch, rows: np.ndarray):
+    """Some rows of a batch, copied; of any dataclass of arrays that have their rows on axis 0."""
+    return type(batch)(**{name: values[rows].copy() for name, values in vars(batch).items()})
 
 
 def merge(parts: Sequence[tuple[np.ndarray, np.ndarray]], like: np.ndarray) -> np.ndarray:
@@ -156,6 +169,10 @@ def step_mask(trajectories: Sequence[types.Trajectory]) -> np.ndarray:
     """[B, T] bool: the steps that exist."""
     lengths = np.array([len(t.steps) for t in trajectories], int)
     return np.arange(max(lengths.max(initial=0), 1)) < lengths[:, None]
+
+
+def _round_up(number, multiple):
+    return max(-(-number // multiple), 1) * multiple
 
 
 def group_index(trajectories: Sequence[types.Trajectory]) -> np.ndarray:

@@ -53,6 +53,11 @@ class Rollout:
     trajectories: list[types.Trajectory]  # sorted by group and member; every started episode, whatever ended it
     seconds: dict[str, float]  # waiting for environments, and sampling
 
+    @property
+    def trainable(self) -> list[types.Trajectory]:
+        """Without the episodes that an environment error ended: they say nothing about the policy."""
+        return [trajectory for trajectory in self.trajectories if not trajectory.termination.startswith("error")]
+
 
 @dataclasses.dataclass(frozen=True)
 class Collector:

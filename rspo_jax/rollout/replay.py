@@ -55,10 +55,13 @@ def rank(outcome: np.ndarray, advantage: np.ndarray, group: np.ndarray, strategy
 def order(buffer: Sequence[Item], strategy: str, rng: np.random.Generator) -> list[Item]:
     """The items worth a slot, in the order in which they are drawn, without replacement inside a loop.
 
-    Items whose advantage is 0 everywhere (groups that all succeed or all fail) would train nothing: they are left out. A
-    buffer without any success gives no items: the update then runs on-policy alone.
+    Groups that all succeed or all fail teach nothing about success: they are left out. A buffer without any success gives no
+    items: the update then runs on-policy alone.
     """
-    useful = [item for item in buffer if np.any(item.advantage != 0)]
+    outcomes: dict[int, set[float]] = {}
+    for item in buffer:
+        outcomes.setdefault(item.trajectory.group, set()).add(item.trajectory.outcome)
+    useful = [item for item in buffer if len(outcomes[item.trajectory.group]) > 1]
     if not any(item.trajectory.success for item in useful):
         return []
     outcome = np.array([item.trajectory.outcome for item in useful])

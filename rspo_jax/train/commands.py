@@ -2,11 +2,15 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from envs import pool as env_pool
+from rspo_jax import interrupt
 from rspo_jax.report import play as report_play
 from rspo_jax.report import results
 from rspo_jax.rollout import collect
@@ -19,18 +23,16 @@ from rspo_jax.updates import accumulate
 SUMMARY = "summary.json"
 
 
-class UsageError(Exception):
-    """What was asked for cannot be done; the message says why and what to do. Anything else is a bug, with its traceback."""
-
-
 def train(config: Mapping[str, Any], workdir: str) -> None:
-    """RSPO, or the base algorithm alone where config.rspo is None. A finished run only prints its summary again."""
-    with _open(config, workdir) as session:
-        params = on_policy.run(session) if session.settings.rspo is None else rspo.run(session)
-        if session.stop.requested:
+    """RSPO, or the base algorithm alone where config.rspo is None. Of a finished run, only the model and the summary are
+    written again."""
+    with interrupt.Stop() as stop, _open(config, workdir, workdir) as session:
+        loop = on_policy.run if session.settings.rspo is None else rspo.run
+        params = loop(session, stop)
+        if stop.requested:
             session.run.note("stopped on request; the same command resumes")
             return
-        sft.save_model(session, params)
+        sessions.save_model(session, params)
     summary = results.summarize(workdir)
     (pathlib.Path(workdir) / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(results.render(summary))
@@ -45,7 +47,7 @@ def warm_start(config: Mapping[str, Any], workdir: str) -> None:
         sft.make_model(settings, initial)
         return dataclasses.replace(settings, model=dataclasses.replace(settings.model, directory=str(initial)))
 
-    with _open(config, workdir, prepare) as session:
+    with _open(config, workdir, workdir, prepare) as session:
         sft.run(session)
 
 
@@ -56,22 +58,27 @@ def prm(config: Mapping[str, Any], workdir: str) -> None:
         _require(settings.rspo, "config.rspo is None; rspo prm needs its section, as configs/rspo.py has it.")
         return settings
 
-    with _open(config, workdir, prepare) as session:
+    with _open(config, workdir, workdir, prepare) as session:
         _, result = prm_training.load_or_train(session)
     print(json.dumps(result, indent=2))
 
 
 def evaluation(config: Mapping[str, Any], workdir: str) -> None:
-    """Evaluates the newest checkpoint of the workdir, or the initial policy where there is none."""
-    with _open(config, workdir) as session:
+    """Evaluates the newest checkpoint of the workdir, or the initial policy where there is none.
+
+    The record goes into a folder of its own, WORKDIR/eval-N: that of the training run is not touched.
+    """
+    record = next(path for number in itertools.count(1) if not (path := pathlib.Path(workdir) / f"eval-{number}").exists())
+    with _open(config, workdir, record) as session:
         params, update = _newest(session)
         evaluate.evaluate(session, params, update)
+    print(f"recorded in {record}")
 
 
 def play(config: Mapping[str, Any], workdir: str, split: str, game: int, temperature: float) -> None:
     """Plays one episode with the weights that `rspo eval` would evaluate, and shows it."""
-    with _open(config, workdir) as session:
-        tasks = session.pool.tasks(split)
+    with tempfile.TemporaryDirectory() as record, _open(config, workdir, record) as session:
+        tasks = session.tasks(split)
         _require(0 <= game < len(tasks), f"--game={game} is not one of the {len(tasks)} games of {split}.")
         params, update = _newest(session)
         policy = sessions.sampling_policy(session, params, temperature, sessions.EVALUATION)
@@ -80,14 +87,14 @@ def play(config: Mapping[str, Any], workdir: str, split: str, game: int, tempera
 
 
 @contextlib.contextmanager
-def _open(config, workdir, prepare: Callable = lambda settings: settings) -> Iterator[sessions.Session]:
+def _open(config, workdir, record, prepare: Callable = lambda settings: settings) -> Iterator[sessions.Session]:
     """A session of a checked config. What is wrong with the config, its paths or its files is a UsageError."""
     with contextlib.ExitStack() as stack:
         try:
             settings = prepare(run_settings.read(config))
-            session = stack.enter_context(sessions.open_session(settings, config, workdir))
-        except (ValueError, OSError) as error:
-            raise UsageError(str(error)) from error
+            session = stack.enter_context(sessions.open_session(settings, config, workdir, record))
+        except (ValueError, OSError, env_pool.StartError) as error:
+            raise sessions.UsageError(str(error)) from error
         yield session
 
 
@@ -95,9 +102,12 @@ def _newest(session):
     """Params of the newest checkpoint and their update counter; the initial policy and 0 where there is none."""
     optimizer = sessions.make_optimizer(session.settings.optimizer, session.settings.optimizer.learning_rate)
     arrays, host = sessions.restore(session, {"agent": accumulate.new_state(session.initial, optimizer)})
-    return (arrays["agent"].params, host["progress"]["updates"]) if host else (session.initial, 0)
+    if host:
+        return arrays["agent"].params, host["progress"]["updates"]
+    session.run.note(f"no checkpoint in {session.workdir}: this is config.model.directory={session.settings.model.directory}")
+    return session.initial, 0
 
 
 def _require(holds, message):
     if not holds:
-        raise UsageError(message)
+        raise sessions.UsageError(message)

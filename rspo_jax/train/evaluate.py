@@ -1,22 +1,8 @@
 """Success on a fixed panel: the same games with the same seeds in every evaluation, each exactly once."""
 
-import collections
-
-from envs import protocol
 from rspo_jax.report import summary
 from rspo_jax.rollout import collect
 from rspo_jax.train import session as sessions
-
-
-def panel(tasks: list[protocol.Task], games_per_type: int) -> list[protocol.Task]:
-    """The first so many tasks of each type, in the split's own order."""
-    taken = collections.Counter()
-    chosen = []
-    for task in tasks:
-        taken[task.type] += 1
-        if taken[task.type] <= games_per_type:
-            chosen.append(task)
-    return chosen
 
 
 def if_due(session: sessions.Session, params, update: int) -> None:
@@ -33,8 +19,7 @@ def evaluate(session: sessions.Session, params, update: int) -> dict[str, dict[s
     """
     options = session.settings.evaluation
     results = {}
-    for split in options.splits:
-        games = panel(session.pool.tasks(split), options.games_per_type)
+    for split, games in session.panels.items():
         for temperature in options.temperatures:
             episodes = [collect.Episode(task, group, 0, group) for group, task in enumerate(games)]
             policy = sessions.sampling_policy(session, params, temperature, sessions.EVALUATION)

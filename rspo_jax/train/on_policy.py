@@ -2,12 +2,13 @@
 
 import time
 
+from rspo_jax import interrupt
 from rspo_jax.train import evaluate, learn
 from rspo_jax.train import session as sessions
 from rspo_jax.updates import accumulate, policy
 
 
-def run(session: sessions.Session):
+def run(session: sessions.Session, stop: interrupt.Stop):
     """Trains the agent for config.loop.updates updates; resumes from the newest checkpoint. Returns its params."""
     settings = session.settings
     optimizer = sessions.make_optimizer(settings.optimizer, settings.optimizer.learning_rate)
@@ -20,16 +21,16 @@ def run(session: sessions.Session):
     else:
         evaluate.if_due(session, agent.params, 0)
 
-    while progress.updates < settings.loop.updates and not session.stop.requested:
+    while progress.updates < settings.loop.updates and not stop.requested:
         began = time.perf_counter()
-        episodes = sessions.draw(session, progress, settings.loop.tasks_per_update)
+        episodes = sessions.draw(session, progress, settings.loop.tasks_per_update, settings.loop.group_size)
         rollout = sessions.play(session, agent.params, episodes, "agent", progress.updates)
-        advantage = learn.outcome_advantages(session, rollout.trajectories)
-        agent, metrics = learn.update(session, step, agent, rollout.trajectories, advantage)
+        advantage = learn.outcome_advantages(session, rollout.trainable)
+        agent, metrics = learn.update(session, step, agent, rollout.trainable, advantage)
 
         progress.updates += 1
         progress.tick += 1
         learn.record(session, "update", progress.updates, progress, rollout, metrics, began)
         evaluate.if_due(session, agent.params, progress.updates)
-        sessions.save(session, progress, {"agent": agent}, {})
+        sessions.save(session, progress, {"agent": agent}, {}, now=bool(stop.requested))
     return agent.params

@@ -3,6 +3,7 @@
 The backbone is the initial policy, frozen, so an episode's features are computed once and the head trains on them alone.
 """
 
+import dataclasses
 import json
 import math
 import time
@@ -15,6 +16,7 @@ import optax
 from safetensors import numpy as safetensors
 
 from rspo_jax import types
+from rspo_jax.algorithms import reward_loss
 from rspo_jax.models import decoder, heads
 from rspo_jax.report import summary
 from rspo_jax.rollout import batching
@@ -28,13 +30,19 @@ HEAD, RESULT = "head.safetensors", "result.json"
 def load_or_train(session: sessions.Session):
     """The head of this workdir, params as models/heads.py has them, and its result; trained first if it is not there yet."""
     directory = session.workdir / "prm"
+    made_with = {"model": session.settings.model.directory, "seed": session.settings.seed,
+                 **dataclasses.asdict(session.settings.rspo.prm)}
     if not (directory / RESULT).exists():
         head, result = train(session)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         safetensors.save_file({name: np.ascontiguousarray(x) for name, x in head.items()}, directory / HEAD)
-        # Written last: a head without a result is not complete.
-        (directory / RESULT).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        # Written last and whole: a head without a result is not complete.
+        partial = directory / (RESULT + ".partial")
+        partial.write_text(json.dumps(result | {"made_with": made_with}, indent=2) + "\n", encoding="utf-8")
+        partial.rename(directory / RESULT)
     result = json.loads((directory / RESULT).read_text(encoding="utf-8"))
+    if result["made_with"] != made_with:
+        raise sessions.UsageError(f"{directory} was made with {result['made_with']}, not {made_with}; use another --workdir.")
     return jax.tree.map(jnp.asarray, safetensors.load_file(directory / HEAD)), result
 
 
@@ -50,21 +58,23 @@ def train(session: sessions.Session):
     size = session.settings.loop.group_size
     session.run.note(f"training the PRM: playing {options.episodes} episodes with the initial policy ...")
     progress = sessions.Progress()  # its own: a run that finds the PRM ready draws the same tasks as one that trained it
-    episodes = sessions.draw(session, progress, math.ceil(options.episodes / size), sessions.PRM)
+    episodes = sessions.draw(session, progress, math.ceil(options.episodes / size), size, sessions.PRM)
     rollout = sessions.play(session, session.initial, episodes, "agent", 0, sessions.PRM)
     played = time.perf_counter()
+    trajectories = rollout.trainable
     data = prm.FeatureBatch(
-        features=features(session, rollout.trajectories), step_mask=batching.step_mask(rollout.trajectories),
-        outcome=np.array([t.outcome for t in rollout.trajectories], np.float32), weight=np.zeros(len(rollout.trajectories)))
-    # Whole groups are held out: siblings play the same game.
-    group = batching.group_index(rollout.trajectories)
-    order = np.random.default_rng([session.settings.seed, 1]).permutation(group.max() + 1)
+        features=features(session, trajectories), step_mask=batching.step_mask(trajectories),
+        outcome=np.array([t.outcome for t in trajectories], np.float32), weight=np.zeros(len(trajectories)))
+    # Whole groups are held out: siblings play the same game. They choose the epoch too, so their error is a little flattering.
+    group = batching.group_index(trajectories)
+    order = np.random.default_rng([session.settings.seed, sessions.PRM_SPLIT, 0]).permutation(group.max() + 1)
     held_out = np.isin(group, order[: max(1, round(options.validation_fraction * len(order)))])
-    head, epoch = _fit(session, _rows(data, ~held_out), _rows(data, held_out))
-    predicted = np.asarray(_returns(head, _rows(data, held_out)))
+    head, epoch = _fit(session, batching.take(data, ~held_out), batching.take(data, held_out))
+    predicted = np.asarray(_returns(head, batching.take(data, held_out)))
     outcome = data.outcome[held_out]
     result = {
-        "episodes": len(rollout.trajectories), "success": summary.mean(t.success for t in rollout.trajectories),
+        "episodes": len(rollout.trajectories), "env_steps": sum(len(t.steps) for t in rollout.trajectories),
+        "success": summary.mean(t.success for t in rollout.trajectories),
         "held_out": int(held_out.sum()), "mse": float(np.mean((predicted - outcome) ** 2)),
         "mse_of_the_mean": float(np.var(outcome)), "auc": auc(predicted, outcome > 0), "best_epoch": epoch,
         "seconds/play": played - began, "seconds/fit": time.perf_counter() - played,
@@ -76,7 +86,7 @@ def train(session: sessions.Session):
 def score(session: sessions.Session, head, trajectories: Sequence[types.Trajectory], noise_seed: int) -> list[types.Trajectory]:
     """The trajectories with r_hat_t as the dense reward of each step, plus N(0, config.rspo.reward_noise)."""
     rewards = np.asarray(heads.prm_head(head, jnp.asarray(features(session, trajectories))))
-    rng = np.random.default_rng([session.settings.seed, 2, noise_seed])
+    rng = np.random.default_rng([session.settings.seed, sessions.REWARD_NOISE, noise_seed])
     rewards = rewards + session.settings.rspo.reward_noise * rng.normal(size=rewards.shape)
     return types.with_dense_rewards(trajectories, rewards)
 
@@ -124,11 +134,7 @@ _states_at = jax.jit(_states_at_impl, static_argnums=1)
 
 @jax.jit
 def _returns(head, data):
-    return jnp.sum(jnp.where(data.step_mask, heads.prm_head(head, data.features), 0.0), axis=1)
-
-
-def _rows(data, select):
-    return prm.FeatureBatch(**{name: values[select] for name, values in vars(data).items()})
+    return reward_loss.predicted_return(heads.prm_head(head, data.features), data.step_mask)
 
 
 def _fit(session, training, held_out):
@@ -138,12 +144,12 @@ def _fit(session, training, held_out):
     key = jax.random.key(session.settings.seed)
     state = accumulate.new_state(heads.init_prm_head(key, session.model.hidden_size, options.width), optimizer)
     step = prm.make_prm_update(heads.prm_head, optimizer)
-    rng = np.random.default_rng([session.settings.seed, 3])
+    rng = np.random.default_rng([session.settings.seed, sessions.PRM_FIT, 0])
     best, best_error, best_epoch = jax.tree.map(jnp.copy, state.params), math.inf, -1
     for epoch in range(options.epochs):
         order = rng.permutation(len(training.outcome))
         for start in range(0, len(order), options.batch_size):
-            rows = _rows(training, order[start : start + options.batch_size])
+            rows = batching.take(training, order[start : start + options.batch_size])
             short = options.batch_size - len(rows.outcome)
             padded = {name: np.pad(values, [(0, short)] + [(0, 0)] * (values.ndim - 1)) for name, values in vars(rows).items()}
             padded["weight"][: len(rows.outcome)] = 1 / len(rows.outcome)

@@ -13,13 +13,14 @@ import time
 
 import numpy as np
 
+from rspo_jax import interrupt
 from rspo_jax.rollout import replay
 from rspo_jax.train import evaluate, learn, prm
 from rspo_jax.train import session as sessions
 from rspo_jax.updates import accumulate, policy
 
 
-def run(session: sessions.Session):
+def run(session: sessions.Session, stop: interrupt.Stop):
     """Trains the agent for config.loop.updates updates; resumes from the newest checkpoint, also in mid-loop.
 
     Returns the agent's params.
@@ -37,33 +38,33 @@ def run(session: sessions.Session):
     if host:
         agent, explorer, progress = arrays["agent"], arrays.get("explorer"), sessions.Progress(**host["progress"])
         buffer = [replay.item_from_json(item) for item in host["buffer"]]
-    else:
-        progress.episodes = result["episodes"]  # what the PRM has cost
+    elif not stop.requested:
+        progress.episodes, progress.env_steps = result["episodes"], result["env_steps"]  # what the PRM has cost
         evaluate.if_due(session, agent.params, 0)
 
-    while progress.updates < settings.loop.updates and not session.stop.requested:
+    while progress.updates < settings.loop.updates and not stop.requested:
         began = time.perf_counter()
         if progress.phase == "explorer" and progress.phase_updates < k:
             explorer = explorer or accumulate.branch(agent)
             rollout = _play(session, progress, explorer, "explorer", settings.on_policy_tasks, head)
-            advantage = learn.dense_advantages(session, rollout.trajectories)
-            explorer, metrics = learn.update(session, explorer_step, explorer, rollout.trajectories, advantage)
+            advantage = learn.dense_advantages(session, rollout.trainable)
+            explorer, metrics = learn.update(session, explorer_step, explorer, rollout.trainable, advantage)
             progress.phase_updates += 1
             kind, tick = "explorer", progress.loop * k + progress.phase_updates
 
         elif progress.phase == "explorer":
             rollout = _play(session, progress, explorer, "explorer", settings.loop.tasks_per_update, head)
-            buffer = harvest(session, progress, rollout.trajectories)
-            metrics = {"useful": len(buffer), **learn.divergence(session, agent.params, rollout.trajectories)}
+            buffer = harvest(session, progress, rollout.trainable)
+            metrics = {"useful": len(buffer), **learn.divergence(session, agent.params, rollout.trainable)}
             explorer = None
             progress.phase, progress.phase_updates = "agent", 0
             kind, tick = "harvest", progress.loop
 
         else:
             rollout = _play(session, progress, agent, "agent", settings.on_policy_tasks, head)
-            advantage = learn.outcome_advantages(session, rollout.trajectories)
+            advantage = learn.outcome_advantages(session, rollout.trainable)
             replayed, buffer = buffer[: settings.off_policy_episodes], buffer[settings.off_policy_episodes :]
-            agent, metrics = learn.update(session, agent_step, agent, rollout.trajectories, advantage, replayed)
+            agent, metrics = learn.update(session, agent_step, agent, rollout.trainable, advantage, replayed)
             progress.updates += 1
             progress.phase_updates += 1
             kind, tick = "update", progress.updates
@@ -72,24 +73,25 @@ def run(session: sessions.Session):
         learn.record(session, kind, tick, progress, rollout, metrics, began)
         if kind == "update":
             evaluate.if_due(session, agent.params, progress.updates)
-        if progress.phase == "agent" and progress.phase_updates == k:
+        if progress.phase == "agent" and progress.phase_updates >= k:
             buffer = []
             progress.loop, progress.phase, progress.phase_updates = progress.loop + 1, "explorer", 0
         states = {"agent": agent} | ({"explorer": explorer} if explorer else {})
-        sessions.save(session, progress, states, {"buffer": [replay.item_to_json(item) for item in buffer]})
+        sessions.save(session, progress, states, {"buffer": [replay.item_to_json(item) for item in buffer]},
+                      now=bool(stop.requested))
     return agent.params
 
 
 def harvest(session: sessions.Session, progress: sessions.Progress, trajectories) -> list[replay.Item]:
     """The buffer: the reward swap, and the order in which phase 2 draws. Dense rewards end here."""
     advantage = learn.outcome_advantages(session, trajectories)
-    items = [replay.Item(t, advantage[index, : len(t.steps)]) for index, t in enumerate(trajectories)
-             if not t.termination.startswith("error")]
-    rng = np.random.default_rng([session.settings.seed, 4, progress.loop])
+    items = [replay.Item(t, advantage[index, : len(t.steps)]) for index, t in enumerate(trajectories)]
+    rng = np.random.default_rng([session.settings.seed, sessions.REPLAY, progress.loop])
     return replay.order(items, session.settings.rspo.replay, rng)
 
 
 def _play(session, progress, state, name, tasks, head):
     """Fresh episodes with dense rewards; the agent's are scored too, to be looked at and never trained on."""
-    rollout = sessions.play(session, state.params, sessions.draw(session, progress, tasks), name, progress.updates)
+    episodes = sessions.draw(session, progress, tasks, session.settings.loop.group_size)
+    rollout = sessions.play(session, state.params, episodes, name, progress.updates)
     return dataclasses.replace(rollout, trajectories=prm.score(session, head, rollout.trajectories, progress.tick))

@@ -5,7 +5,9 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
+import math
 import pathlib
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ import optax
 
 from envs import pool as env_pool
 from envs import protocol
-from rspo_jax import checkpoint, generation, interrupt, metrics, sharding, types
+from rspo_jax import checkpoint, generation, metrics, sharding, types
 from rspo_jax import tokenizer as chat
 from rspo_jax.algorithms import logprobs
 from rspo_jax.models import config as model_config
@@ -25,7 +27,13 @@ from rspo_jax.models import decoder, hf
 from rspo_jax.rollout import batching, collect
 from rspo_jax.train import settings as run_settings
 
-TRAINING, EVALUATION, PRM, WARM_START = range(4)  # streams of random numbers that never meet
+# Streams of random numbers. A generator is keyed by (seed, stream, counter), so two streams never meet.
+TRAINING, EVALUATION, PRM, WARM_START, PRM_SPLIT, PRM_FIT, REWARD_NOISE, REPLAY = range(8)
+MODEL = "model"  # the Hugging Face directory that a finished workdir has
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the message says why and what to do. Anything else is a bug, with its traceback."""
 
 
 @dataclasses.dataclass
@@ -39,6 +47,7 @@ class Progress:
     updates: int = 0  # of the agent
     groups: int = 0  # tasks drawn
     episodes: int = 0
+    env_steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +64,6 @@ class Session:
     sampler: generation.Sampler
     run: metrics.Run
     checkpoints: checkpoint.Checkpointer
-    stop: interrupt.Stop
 
     @property
     def full_history(self) -> bool:
@@ -63,25 +71,46 @@ class Session:
 
     @functools.cached_property
     def train_tasks(self) -> list[protocol.Task]:
-        return self.pool.tasks(self.settings.data.train_split)
+        return self.tasks(self.settings.data.train_split)
+
+    @functools.cached_property
+    def panels(self) -> dict[str, list[protocol.Task]]:
+        """The games of each evaluation, by split: so many of each task type, spread evenly over the split's own order."""
+        return {split: _panel(self.tasks(split), self.settings.evaluation.games_per_type)
+                for split in self.settings.evaluation.splits}
 
     @functools.cached_property
     def task_types(self) -> list[str]:
-        splits = {self.settings.data.train_split, *self.settings.evaluation.splits}
-        return sorted({task.type for split in splits for task in self.pool.tasks(split)})
+        return sorted({task.type for tasks in (self.train_tasks, *self.panels.values()) for task in tasks})
+
+    def tasks(self, split: str) -> list[protocol.Task]:
+        """The tasks of a split, at least one."""
+        try:
+            tasks = self.pool.tasks(split)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if not tasks:
+            raise UsageError(f"split {split!r} of config.pool.options={dict(self.settings.pool.options)} has no games.")
+        return tasks
 
 
 @contextlib.contextmanager
-def open_session(settings: run_settings.Settings, config: Mapping[str, Any], workdir: str) -> Iterator[Session]:
-    """Opens everything, cheapest and most likely to fail first, and closes it whatever happens."""
+def open_session(settings: run_settings.Settings, config: Mapping[str, Any], workdir: str, record: str) -> Iterator[Session]:
+    """Opens everything, cheapest and most likely to fail first, and closes it whatever happens.
+
+    Args:
+        workdir: where checkpoints, the PRM and the model lie.
+        record: where metrics are written; the workdir itself for what trains.
+    """
     with contextlib.ExitStack() as stack:
         tokenizer = chat.ChatTokenizer.load(settings.model.directory)
         mesh = sharding.make_mesh(settings.mesh.fsdp, settings.mesh.tensor)
         stack.enter_context(jax.set_mesh(mesh))
-        model, initial = hf.load(settings.model.directory, settings.model.compute_dtype)
+        # Master weights and moments are float32 whatever the compute dtype: bfloat16 does not move at a learning rate of 1e-6.
+        model, initial = hf.load(settings.model.directory, "float32")
+        model = dataclasses.replace(model, compute_dtype=settings.model.compute_dtype)
         sharding.check(model, mesh)
-        run = stack.enter_context(metrics.Run(workdir, resume=True, total_updates=settings.loop.updates))
-        stop = stack.enter_context(interrupt.Stop())
+        run = stack.enter_context(metrics.Run(record, resume=True, total_updates=settings.loop.updates))
         pool = stack.enter_context(env_pool.Pool(settings.pool))
         session = Session(
             settings=settings, workdir=pathlib.Path(workdir), mesh=mesh, pool=pool,
@@ -90,9 +119,10 @@ def open_session(settings: run_settings.Settings, config: Mapping[str, Any], wor
             score=jax.jit(make_score(settings, model, tokenizer.vocab_size)),
             sampler=generation.Sampler(model, settings.sampler, tokenizer.stop_tokens, tokenizer.vocab_size),
             run=run, checkpoints=stack.enter_context(checkpoint.Checkpointer(pathlib.Path(workdir) / "checkpoints",
-                                                                              settings.checkpoint.keep)),
-            stop=stop)
+                                                                              settings.checkpoint.keep)))
         run.header(config, _facts(session))
+        run.note("compiling the sampler ...")
+        session.sampler.warm_up(initial)
         yield session
 
 
@@ -116,7 +146,7 @@ def make_optimizer(options: run_settings.Optimizer, learning_rate: float) -> opt
         optax.adamw(schedule, b1=options.b1, b2=options.b2, weight_decay=options.weight_decay))
 
 
-def draw(session: Session, progress: Progress, tasks: int, stream: int = TRAINING) -> list[collect.Episode]:
+def draw(session: Session, progress: Progress, tasks: int, members: int, stream: int = TRAINING) -> list[collect.Episode]:
     """The episodes of the next groups. The order of tasks is a new permutation in each pass over the split."""
     episodes = []
     for group in range(progress.groups, progress.groups + tasks):
@@ -124,7 +154,7 @@ def draw(session: Session, progress: Progress, tasks: int, stream: int = TRAININ
         order = np.random.default_rng([session.settings.seed, stream, epoch]).permutation(len(session.train_tasks))
         seed = int(np.random.SeedSequence([session.settings.seed, stream, group]).generate_state(1)[0])
         episodes += [collect.Episode(session.train_tasks[order[place]], group, member, seed)
-                     for member in range(session.settings.loop.group_size)]
+                     for member in range(members)]
     progress.groups += tasks
     progress.episodes += len(episodes)
     return episodes
@@ -139,7 +169,8 @@ def play(session: Session, params, episodes: Sequence[collect.Episode], name: st
     batch = batching.pad(rollout.trajectories, session.full_history)
     logp = token_logps(session, params, batch)
     trajectories = batching.with_logp_behavior(rollout.trajectories, batch, logp)
-    return collect.Rollout(trajectories, rollout.seconds | {"score": time.perf_counter() - began})
+    return dataclasses.replace(rollout, trajectories=trajectories,
+                               seconds=rollout.seconds | {"score": time.perf_counter() - began})
 
 
 def sampling_policy(session: Session, params, temperature: float, stream: int) -> collect.Policy:
@@ -175,25 +206,57 @@ def restore(session: Session, like: Mapping[str, Any]):
     if tick is None:
         return {}, {}
     session.run.note(f"resuming from checkpoint {tick}")
-    return session.checkpoints.restore(tick, like)
+    try:
+        return session.checkpoints.restore(tick, like)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
-def save(session: Session, progress: Progress, arrays: Mapping[str, Any], host: Mapping[str, Any]) -> None:
-    """A checkpoint, where one is due: every so many ticks, at the end, and before a requested stop."""
+def save(session: Session, progress: Progress, arrays: Mapping[str, Any], host: Mapping[str, Any], now: bool) -> None:
+    """A checkpoint, where one is due: every so many ticks, at the end, and `now`, before a requested stop."""
     finished = progress.updates >= session.settings.loop.updates
-    if progress.tick % session.settings.checkpoint.every == 0 or finished or session.stop.requested:
+    if progress.tick % session.settings.checkpoint.every == 0 or finished or now:
         session.checkpoints.save(progress.tick, arrays, {"progress": dataclasses.asdict(progress), **host})
+
+
+def save_model(session: Session, params) -> None:
+    """Writes WORKDIR/model, a Hugging Face directory with the tokenizer along; one that an earlier end wrote is replaced."""
+    directory = session.workdir / MODEL
+    partial = directory.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    hf.save(partial, session.model, params, "float32")
+    session.tokenizer.save(partial)
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+    session.run.note(f"wrote {directory}")
+
+
+def _panel(tasks, games_per_type):
+    """So many tasks of each type, spread evenly, because neighbours are of one object or scene."""
+    chosen = []
+    for kind in sorted({task.type for task in tasks}):
+        mine = [task for task in tasks if task.type == kind]
+        count = min(games_per_type, len(mine))
+        chosen += [mine[math.floor(place * len(mine) / count)] for place in range(count)]
+    return chosen
 
 
 def _facts(session: Session) -> dict[str, Any]:
     settings = session.settings
-    panel = {split: len(session.pool.tasks(split)) for split in settings.evaluation.splits}
     return {
-        "data": settings.pool.family, "data_options": dict(settings.pool.options), "split": settings.data.train_split,
-        "games": len(session.train_tasks), "evaluation_games": panel, "history": settings.dialogue.history,
-        "step_cap": settings.data.max_steps, "temperature": settings.loop.temperature,
-        "evaluation_temperatures": list(settings.evaluation.temperatures), "seed": settings.seed,
-        "model": settings.model.directory, "parameters": sum(x.size for x in jax.tree.leaves(session.initial)),
-        "devices": [str(device) for device in jax.devices()], "jax": jax.__version__,
+        "data": settings.pool.family,
+        "data_options": dict(settings.pool.options),
+        "split": settings.data.train_split,
+        "games": len(session.train_tasks),
+        "evaluation_games": {split: len(panel) for split, panel in session.panels.items()},
+        "history": settings.dialogue.history,
+        "step_cap": settings.data.max_steps,
+        "temperature": settings.loop.temperature,
+        "evaluation_temperatures": list(settings.evaluation.temperatures),
+        "seed": settings.seed,
+        "model": settings.model.directory,
+        "parameters": sum(x.size for x in jax.tree.leaves(session.initial)),
+        "devices": [str(device) for device in jax.devices()],
+        "jax": jax.__version__,
         "rspo_jax": importlib.metadata.version("rspo_jax"),
     }

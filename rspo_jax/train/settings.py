@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import math
 import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,14 +43,20 @@ class Mesh:
 class Model:
     directory: str  # Hugging Face directory of the initial policy, which is the KL reference and the PRM's backbone too
     compute_dtype: str
-    logprob_chunk: int  # tokens whose logits are held at once
+    logprob_chunk: int  # tokens of each row whose logits are held at once
     remat: bool  # recompute blocks in the backward pass
+
+    def __post_init__(self):
+        _require("model", self, compute_dtype=_one_of(("float32", "bfloat16")), logprob_chunk=_POSITIVE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
     train_split: str
     max_steps: int  # steps of an episode
+
+    def __post_init__(self):
+        _require("data", self, max_steps=_POSITIVE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +137,13 @@ class NewModel:
     num_attention_heads: int
     num_key_value_heads: int
 
+    def __post_init__(self):
+        heads = self.num_attention_heads
+        _require("sft.model", self,
+                 hidden_size=(lambda x: heads > 0 and x > 0 and x % (2 * heads) == 0, f"a multiple of 2 * {heads} heads"),
+                 intermediate_size=_POSITIVE, num_hidden_layers=_POSITIVE, num_attention_heads=_POSITIVE,
+                 num_key_value_heads=(lambda x: x > 0 and heads % x == 0, f"a divisor of {heads}"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Sft:
@@ -157,7 +171,8 @@ class Evaluation:
 
     def __post_init__(self):
         _require("evaluation", self, every=_POSITIVE, splits=(bool, "at least one split"), games_per_type=_POSITIVE,
-                 temperatures=(lambda x: x and all(0 <= t < math.inf for t in x), "a tuple of numbers from 0 on"))
+                 temperatures=(
+                     lambda x: x and len(set(x)) == len(x) and all(0 <= t < math.inf for t in x), "different numbers from 0 on"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +206,8 @@ class Settings:
     checkpoint: Checkpoint
 
     def __post_init__(self):
+        if self.seed < 0:
+            raise ValueError(f"config.seed={self.seed} must not be negative.")
         if self.microbatch.widths[-1] < self.sampler.max_tokens:
             raise ValueError(f"config.microbatch.widths={self.microbatch.widths} must reach config.sampler.max_tokens="
                              f"{self.sampler.max_tokens}, the longest row.")
@@ -201,6 +218,12 @@ class Settings:
         if share != int(share):
             raise ValueError(f"config.rspo.off_policy_fraction={self.rspo.off_policy_fraction} of config.loop.tasks_per_update="
                              f"{self.loop.tasks_per_update} tasks is {share:g} tasks; make it a whole number.")
+        if self.rspo and self.rspo.updates_per_phase * self.rspo.off_policy_fraction > 1:
+            raise ValueError(f"config.rspo.updates_per_phase={self.rspo.updates_per_phase} times config.rspo.off_policy_fraction="
+                             f"{self.rspo.off_policy_fraction} is more than the harvest, one batch; lower one of them.")
+        if self.rspo and self.rspo.prm.episodes < 2 * self.loop.group_size:
+            raise ValueError(f"config.rspo.prm.episodes={self.rspo.prm.episodes} must be at least two groups of "
+                             f"config.loop.group_size={self.loop.group_size}: one is held out.")
 
     @property
     def off_policy_episodes(self) -> int:
@@ -260,4 +283,8 @@ def _value(wanted, value, path):
         if wanted is float and math.isnan(value):
             raise ValueError(f"{path} is nan.")
         return value
-    return tuple(value) if isinstance(value, list) else value
+    if typing.get_origin(wanted) is tuple:
+        if not isinstance(value, tuple | list):
+            raise ValueError(f"{path}={value!r} must be a tuple of {typing.get_args(wanted)[0].__name__}.")
+        return tuple(_value(typing.get_args(wanted)[0], each, f"{path}[{place}]") for place, each in enumerate(value))
+    return value

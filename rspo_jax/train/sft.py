@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import pathlib
+import shutil
 import time
 
 import jax
@@ -20,8 +21,6 @@ from rspo_jax.train import session as sessions
 from rspo_jax.train import settings as run_settings
 from rspo_jax.updates import accumulate, sft
 
-MODEL = "model"  # the Hugging Face directory that a workdir ends with
-
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
@@ -35,6 +34,7 @@ class Reply:
 
 def make_model(settings: run_settings.Settings, directory: pathlib.Path) -> None:
     """Writes a randomly initialised Qwen2.5-architecture model and its word-level tokenizer as a Hugging Face directory."""
+    shutil.rmtree(directory, ignore_errors=True)  # of an earlier start in the same workdir
     family = importlib.import_module(settings.pool.family)
     chat.build_small(family.words(), directory)
     tokenizer = chat.ChatTokenizer.load(directory)
@@ -61,19 +61,20 @@ def run(session: sessions.Session) -> None:
     session.run.note(f"playing {options.episodes} episodes with an expert that errs {options.expert_noise:.0%} of the time ...")
     played = play_expert(session)
     longest = session.settings.sampler.max_tokens
-    trajectories = [t for t in played if max(len(row.tokens) for row in batching.rows(t, session.full_history)) <= longest]
+    trajectories = [t for t in played if all(len(row.tokens) <= longest for row in batching.rows(t, session.full_history))]
     batch = batching.pad(trajectories, session.full_history)
-    written = np.arange(batch.tokens.shape[1]) < _lengths(batch)[:, None]
+    batch = batching.take(batch, batching.rowbatching.row_lengths(batch) > 0)
+    written = np.arange(batch.tokens.shape[1]) < batching.row_lengths(batch)[:, None]
     importance = np.where(batch.action_mask, 1.0, options.environment_weight * written).astype(np.float32)
     session.run.log(0, "sft_data", {
         "episodes": len(played), "left_out_as_too_long": len(played) - len(trajectories),
         "success": summary.mean(t.success for t in played), "steps": summary.mean(len(t.steps) for t in played),
-        "tokens": summary.mean(_lengths(batch))})
+        "tokens": summary.mean(batching.row_lengths(batch))})
     began = time.perf_counter()
     for update in range(options.updates):
         rng = np.random.default_rng([session.settings.seed, sessions.WARM_START, update])
-        rows = rng.choice(len(batch.tokens), options.batch_size, replace=False)
-        part = dataclasses.replace(batch, **{name: values[rows] for name, values in vars(batch).items()})
+        rows = rng.choice(len(batch.tokens), min(options.batch_size, len(batch.tokens)), replace=False)
+        part = batching.take(batch, rows)
         part.weight[:] = importance[rows] / importance[rows].sum()
         microbatches = [sessions.place(session, micro) for _, micro in batching.split(part, session.settings.microbatch)]
         state, metrics = step(state, microbatches)
@@ -82,32 +83,21 @@ def run(session: sessions.Session) -> None:
                 "loss": float(metrics["loss"]), "action_logp": float(metrics["action_logp"] / metrics["action_tokens"]),
                 "seconds/total": time.perf_counter() - began})
     evaluate.evaluate(session, state.params, options.updates)
-    save_model(session, state.params)
-
-
-def save_model(session: sessions.Session, params) -> None:
-    """Writes WORKDIR/model, a Hugging Face directory with the tokenizer along."""
-    directory = session.workdir / MODEL
-    hf.save(directory, session.model, params, "float32")
-    session.tokenizer.save(directory)
-    session.run.note(f"wrote {directory}")
+    sessions.save_model(session, state.params)
 
 
 def play_expert(session: sessions.Session):
     """Episodes of the environment family's own expert, through the same dialogue and tokenizer as the policy's."""
     options = session.settings.sft
     family = importlib.import_module(session.settings.pool.family)
-    size = session.settings.loop.group_size
-    episodes = sessions.draw(session, sessions.Progress(), -(-options.episodes // size), sessions.WARM_START)
-    episodes = [dataclasses.replace(episode, seed=episode.seed + episode.member) for episode in episodes][: options.episodes]
+    episodes = sessions.draw(session, sessions.Progress(), options.episodes, 1, sessions.WARM_START)
     experts = {}
 
     def answer(half, asks):
         replies = {}
         for slot, ask in asks.items():
-            if ask.fresh:
-                seed = hash((session.settings.seed, ask.episode.group, ask.episode.member))
-                experts[half, slot] = family.Expert(ask.episode.task.type, ask.task, seed, options.expert_noise)
+            if ask.step == 0:
+                experts[half, slot] = family.Expert(ask.episode.task.type, ask.task, ask.episode.seed, options.expert_noise)
             action = experts[half, slot].act(ask.observation)
             tokens = np.append(session.tokenizer.encode(action), session.tokenizer.stop_tokens[0]).astype(np.int32)
             replies[slot] = Reply(tokens, np.zeros(len(tokens), np.float32))
@@ -115,6 +105,3 @@ def play_expert(session: sessions.Session):
 
     return session.collector.collect(answer, episodes, "expert", 0).trajectories
 
-
-def _lengths(batch):
-    return np.max(np.where(batch.action_mask, np.arange(1, batch.tokens.shape[1] + 1), 0), axis=1)

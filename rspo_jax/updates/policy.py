@@ -65,7 +65,9 @@ def make_loss(score, options):
         weight = jnp.where(mask, batch.weight, 0.0)
         policy_term, kl_term, entropy_term = (jnp.sum(weight * jnp.where(mask, x, 0.0)) for x in (surrogate, divergence, entropy))
         value = -(policy_term - options.kl_coef * kl_term + options.entropy_coef * entropy_term)
-        sums = {"policy_loss": -policy_term, "kl_ref": kl_term, "entropy": entropy_term}
+        on = mask & ~batch.off_policy[:, None]
+        sums = {"policy_loss": -policy_term, "kl_on": jnp.sum(jnp.where(on, divergence, 0.0)),
+                "entropy_on": jnp.sum(jnp.where(on, entropy, 0.0))}
         return value, _statistics(sums, ratio, center, advantage, options, batch)
 
     return loss
@@ -100,8 +102,9 @@ def summarize(metrics):
     def share(count, total):
         return m[count] / m[total] if m[total] else float("nan")
 
-    kept = ("loss", "policy_loss", "kl_ref", "entropy", "grad_norm", "skipped_updates", "ratio_max")
+    kept = ("loss", "policy_loss", "grad_norm", "skipped_updates", "ratio_max")
     return {name: m[name] for name in kept} | {
+        "entropy": share("entropy_on", "tokens_on"), "kl_ref": share("kl_on", "tokens_on"),
         "ratio_mean": share("ratio_on", "tokens_on"), "ratio_mean_off": share("ratio_off", "tokens_off"),
         "clip_fraction_on": share("clipped_on", "tokens_on"), "clip_fraction_off": share("clipped_off", "tokens_off"),
         "center_below_epsilon": share("center_low", "tokens_off"),
