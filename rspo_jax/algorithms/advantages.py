@@ -1,7 +1,14 @@
-"""Group-relative advantages: GRPO and the dense returns of RSPO's explorer.
+"""Advantages of one entry against its peers: GRPO, Dr.GRPO, RLOO, and the dense returns of RSPO's explorer.
 
 A group is N episodes of one task. Everything here is per step, [B, T]: a trajectory's return reaches each of its steps,
-and a caller spreads a step's advantage over the step's tokens, whatever the layout of its rows.
+and a caller spreads a step's advantage over the step's tokens (spans.spread), whatever the layout of its rows.
+
+| method             | function                                                                                     |
+| GRPO, DAPO, GSPO   | group_relative                                                                               |
+| Dr.GRPO            | group_centered; its other half is the aggregation `dr_grpo` (masking.py)                      |
+| RLOO               | leave_one_out                                                                                |
+| RSPO's explorer    | group_relative of the summed step rewards, or process                                        |
+| GiGPO, iStar       | relative_to_peers of step returns or step rewards (advantages_gigpo.py, advantages_istar.py) |
 """
 
 import chex
@@ -10,6 +17,7 @@ import jax.numpy as jnp
 EPSILON = 1e-6  # added to the standard deviation, outside the root
 STATISTICS = ("trajectory", "step")
 SINGLETONS = ("zero", "raw")
+FORMS = ("z_score", "centered", "leave_one_out")
 
 
 def step_scores(returns, invalid, invalid_penalty):
@@ -50,21 +58,56 @@ def group_relative(scores, returns, step_mask, group, statistics, singleton):
     Returns:
         [B, T], 0 outside step_mask.
     """
-    chex.assert_equal_shape([scores, step_mask])
-    chex.assert_equal_shape([returns, group])
-    if statistics not in STATISTICS or singleton not in SINGLETONS:
-        raise ValueError(f"config.statistics={statistics!r} and config.singleton={singleton!r}: "
-                         f"use one of {STATISTICS} and one of {SINGLETONS}.")
-    groups = jnp.broadcast_to(group[:, None], scores.shape)
-    if statistics == "trajectory":
-        mean, std, count, equal = group_statistics(returns, group, jnp.any(step_mask, axis=1))
-    else:
-        # [B, T] -> [B * T]
-        mean, std, count, equal = group_statistics(scores.reshape(-1), groups.reshape(-1), step_mask.reshape(-1))
-    advantage = (scores - mean[groups]) / (std[groups] + EPSILON)
-    advantage = jnp.where(equal[groups], 0.0, advantage)
-    advantage = jnp.where(count[groups] == 1, scores if singleton == "raw" else 0.0, advantage)
-    return jnp.where(step_mask, advantage, 0.0)
+    return _outcome(scores, returns, step_mask, group, statistics, singleton, "z_score")
+
+
+def group_centered(scores, returns, step_mask, group, statistics, singleton):
+    """Advantage without the division (Dr.GRPO; GiGPO's `mean_norm`; the baseline of REINFORCE++-baseline).
+
+        A[i, t] = score[i, t] - mean_g
+
+    Args, Returns and edge cases as in group_relative.
+    """
+    return _outcome(scores, returns, step_mask, group, statistics, singleton, "centered")
+
+
+def leave_one_out(scores, returns, step_mask, group, statistics, singleton):
+    """Advantage against the other members of the group (RLOO), K entries in the statistics.
+
+        A[i, t] = K / (K - 1) (score[i, t] - mean_g),   which with `trajectory` is  R_i - mean_{j != i} R_j
+
+    With `step` it is a length-weighted centring, scaled: K counts steps, as in the public code.
+
+    Args, Returns and edge cases as in group_relative.
+    """
+    return _outcome(scores, returns, step_mask, group, statistics, singleton, "leave_one_out")
+
+
+def relative_to_peers(values, peers, mask, reference, form):
+    """Advantage of each entry against those that share its peer id, whatever the entries are: steps [B, T], tokens [R, L].
+
+        z_score:        (x - mean) / (std + 1e-6)
+        centered:        x - mean
+        leave_one_out:   K / (K - 1) (x - mean)
+
+    mean, std and K are those of the reference entries. Equal reference entries get exactly 0, and where they leave
+    nothing to compare with (fewer than two, or a z-score over equal ones) all their peers do.
+
+    Args:
+        values: any shape, finite or masked.
+        peers: int32, same shape, in 0..values.size-1.
+        mask: bool, same shape: the entries that get an advantage.
+        reference: bool, same shape: those that enter the statistics; usually `mask`.
+        form: one of FORMS.
+
+    Returns:
+        same shape, 0 outside mask.
+    """
+    chex.assert_equal_shape([values, peers, mask, reference])
+    statistics = group_statistics(values.reshape(-1), peers.reshape(-1), reference.reshape(-1))
+    _, _, count, equal = (x[peers] for x in statistics)
+    nothing = (count < 2) | equal if form == "z_score" else count < 2
+    return jnp.where(mask & ~nothing, _compare(values, statistics, peers, form), 0.0)
 
 
 def process(step_rewards, step_mask, group):
@@ -82,10 +125,7 @@ def process(step_rewards, step_mask, group):
     """
     chex.assert_equal_shape([step_rewards, step_mask])
     groups = jnp.broadcast_to(group[:, None], step_rewards.shape)
-    # [B, T] -> [B * T]
-    mean, std, _, equal = group_statistics(step_rewards.reshape(-1), groups.reshape(-1), step_mask.reshape(-1))
-    normalised = (step_rewards - mean[groups]) / (std[groups] + EPSILON)
-    normalised = jnp.where(step_mask & ~equal[groups], normalised, 0.0)
+    normalised = relative_to_peers(step_rewards, groups, step_mask, step_mask, "z_score")
     to_go = jnp.cumsum(normalised[:, ::-1], axis=1)[:, ::-1]
     return jnp.where(step_mask, to_go, 0.0)
 
@@ -99,18 +139,49 @@ def group_statistics(values, group, mask):
         mask: [M] bool.
 
     Returns:
-        Four [M] arrays, indexed by group; an empty group has mean 0, std 0, count 0 and counts as equal.
+        Four [M] arrays, indexed by group. A group of equal values has exactly their value as its mean and std 0; an empty
+        group has mean 0, std 0, count 0 and counts as equal.
     """
     chex.assert_equal_shape([values, group, mask])
-    values = values.astype(jnp.float32)
+    values = values.astype(jnp.promote_types(values.dtype, jnp.float32))
     size = len(values)
 
     def total(x):
-        return jnp.zeros(size).at[group].add(jnp.where(mask, x, 0.0))
+        return jnp.zeros(size, values.dtype).at[group].add(jnp.where(mask, x, 0.0))
 
     count = total(jnp.ones(size))
-    mean = total(values) / jnp.maximum(count, 1.0)
+    lowest = jnp.full(size, jnp.inf, values.dtype).at[group].min(jnp.where(mask, values, jnp.inf))
+    highest = jnp.full(size, -jnp.inf, values.dtype).at[group].max(jnp.where(mask, values, -jnp.inf))
+    equal = highest <= lowest
+    mean = jnp.where(equal & (count > 0), lowest, total(values) / jnp.maximum(count, 1.0))
     variance = total(jnp.square(values - mean[group])) / jnp.maximum(count - 1.0, 1.0)
-    lowest = jnp.full(size, jnp.inf).at[group].min(jnp.where(mask, values, jnp.inf))
-    highest = jnp.full(size, -jnp.inf).at[group].max(jnp.where(mask, values, -jnp.inf))
-    return mean, jnp.sqrt(variance), count, highest <= lowest
+    return mean, jnp.sqrt(variance), count, equal
+
+
+def _outcome(scores, returns, step_mask, group, statistics, singleton, form):
+    chex.assert_equal_shape([scores, step_mask])
+    chex.assert_equal_shape([returns, group])
+    if statistics not in STATISTICS or singleton not in SINGLETONS:
+        raise ValueError(f"config.statistics={statistics!r} and config.singleton={singleton!r}: "
+                         f"use one of {STATISTICS} and one of {SINGLETONS}.")
+    groups = jnp.broadcast_to(group[:, None], scores.shape)
+    if statistics == "trajectory":
+        of_group = group_statistics(returns, group, jnp.any(step_mask, axis=1))
+    else:
+        # [B, T] -> [B * T]
+        of_group = group_statistics(scores.reshape(-1), groups.reshape(-1), step_mask.reshape(-1))
+    _, _, count, equal = (x[groups] for x in of_group)
+    advantage = jnp.where(equal, 0.0, _compare(scores, of_group, groups, form))
+    advantage = jnp.where(count == 1, scores if singleton == "raw" else 0.0, advantage)
+    return jnp.where(step_mask, advantage, 0.0)
+
+
+def _compare(values, statistics, peers, form):
+    mean, std, count, _ = (x[peers] for x in statistics)
+    if form == "z_score":
+        return (values - mean) / (std + EPSILON)
+    if form == "centered":
+        return values - mean
+    if form == "leave_one_out":
+        return (values - mean) * count / jnp.maximum(count - 1.0, 1.0)
+    raise ValueError(f"config.advantage_form={form!r} is unknown; use one of {', '.join(FORMS)}.")

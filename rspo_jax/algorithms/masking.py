@@ -5,8 +5,10 @@ nothing but the weights, and splitting a batch into micro-batches or over device
 """
 
 import chex
+import jax
 import jax.numpy as jnp
 
+WHITEN_EPSILON = 1e-8  # added to the variance, under the root
 AGGREGATIONS = ("token_mean", "trajectory_mean", "row_mean", "row_sum", "sum_over_length", "dr_grpo")
 
 
@@ -21,6 +23,40 @@ def mean(values, mask, axis=None):
     chex.assert_equal_shape([values, mask])
     total = jnp.sum(jnp.where(mask, values, 0.0), axis=axis)
     return total / jnp.maximum(jnp.sum(mask, axis=axis), 1)
+
+
+def variance(values, mask):
+    """Sample variance (ddof 1) of `values` where `mask`, with a centred second pass; 0 where fewer than two entries count.
+
+    Args:
+        values: any shape, finite or masked.
+        mask: bool, same shape.
+
+    Returns:
+        scalar.
+    """
+    chex.assert_equal_shape([values, mask])
+    deviation = jnp.where(mask, values - mean(values, mask), 0.0)
+    return jnp.sum(jnp.square(deviation)) / jnp.maximum(jnp.sum(mask) - 1, 1)
+
+
+def whiten(values, mask):
+    """Standardises over the whole batch:  (x - mean) / sqrt(variance + 1e-8)  where `mask`, 0 elsewhere.
+
+    The epsilon lies under the root, as in the public code, unlike that of the group statistics. Fewer than two entries, or
+    entries that are all equal, give exactly 0: a float32 mean of equal numbers is off by an ulp, which would be amplified.
+
+    Args:
+        values: any shape, finite or masked.
+        mask: bool, same shape.
+
+    Returns:
+        same shape.
+    """
+    chex.assert_equal_shape([values, mask])
+    equal = jnp.max(jnp.where(mask, values, -jnp.inf)) <= jnp.min(jnp.where(mask, values, jnp.inf))
+    scaled = (values - mean(values, mask)) * jax.lax.rsqrt(variance(values, mask) + WHITEN_EPSILON)
+    return jnp.where(mask & ~equal, scaled, 0.0)
 
 
 def largest(values, mask):

@@ -6,12 +6,58 @@ token weights (masking.aggregation_weights), so the whole objective is one weigh
 """
 
 import chex
+import jax
 import jax.numpy as jnp
+
+from rspo_jax.algorithms import masking
 
 LOG_RATIO_LIMIT = 20.0
 KL_LIMIT = 10.0
-KL_ESTIMATORS = ("k1", "abs", "k2", "k3")
+ROW_LOG_RATIO_LIMIT = 10.0
+KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k3_straight")
 CLIPS = ("generalized", "standard")
+RATIO_LEVELS = ("token", "step_sum", "step_mean", "row")
+
+
+def log_ratio(logp, logp_behavior, layout, level):
+    """Logarithm of the importance ratio of each action token, or of the step or row that the token belongs to.
+
+    | level     | log r of token l                                                    | source               |
+    | token     | x_l = logp_l - logp_behavior_l                                      | PPO, the public code |
+    | step_sum  | sum of x over the tokens of its step: the step's likelihood ratio   | iStar eq. 6          |
+    | step_mean | their mean: length-normalised; wants an epsilon of 3e-4 or so       | after GSPO           |
+    | row       | mean of x over all action tokens of its row, at most 10             | GSPO                 |
+
+    All tokens of a span share its ratio and its gradient, so with `row_mean` weights the objective is GSPO's: each token's
+    gradient is A r / length. Spans lie within a row, so micro-batches may split a batch between rows. With the results for
+    logp and logp_old in their place, and 0 as the behaviour, ratio_and_center makes ratio and centre of spans.
+
+    Args:
+        logp, logp_behavior: [R, L]; garbage outside the action mask.
+        layout: spans.Layout.
+        level: one of RATIO_LEVELS.
+
+    Returns:
+        [R, L], clamped to +-20, 0 outside the action mask.
+    """
+    mask = layout.action_mask
+    chex.assert_equal_shape([logp, logp_behavior, mask, layout.step])
+    x = jnp.where(mask, logp - logp_behavior, 0.0)
+    if level == "token":
+        total = x
+    elif level in ("step_sum", "step_mean"):
+        # Steps ascend along a row. Numbered by their order in the row, they are fewer than its tokens.
+        step = jnp.where(mask, layout.step, -1)
+        before = jnp.pad(jax.lax.cummax(step, axis=1), ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+        span = jnp.maximum(jnp.cumsum(step > before, axis=1) - 1, 0)
+        total = _span_sums(x, span)
+        if level == "step_mean":
+            total = total / jnp.maximum(_span_sums(mask.astype(x.dtype), span), 1.0)
+    elif level == "row":
+        total = jnp.minimum(masking.mean(x, mask, axis=1)[:, None], ROW_LOG_RATIO_LIMIT)
+    else:
+        raise ValueError(f"config.policy.ratio_level={level!r} is unknown; use one of {', '.join(RATIO_LEVELS)}.")
+    return jnp.where(mask, jnp.clip(total, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), 0.0)
 
 
 def ratio_and_center(logp, logp_old, logp_behavior, clip):
@@ -75,6 +121,9 @@ def kl(logp, logp_ref, estimator):
 
         k1 = x,   abs = |x|,   k2 = x^2 / 2,   k3 = exp(-x) + x - 1, clamped to +-10 (gradient 0 where clamped)
 
+    As a loss, k1 pushes nowhere (gradient 1) and k3 is biased (gradient 1 - exp(-x)); k2 has the gradient of the KL on
+    policy, x. k3_straight has the value of k3 and the gradient of k2 everywhere.
+
     Args:
         logp, logp_ref: [...].
         estimator: one of KL_ESTIMATORS.
@@ -93,4 +142,35 @@ def kl(logp, logp_ref, estimator):
     if estimator == "k3":
         exponent = jnp.clip(-x, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         return jnp.clip(jnp.exp(exponent) - exponent - 1, -KL_LIMIT, KL_LIMIT)
+    if estimator == "k3_straight":
+        k2 = kl(logp, logp_ref, "k2")
+        return jax.lax.stop_gradient(kl(logp, logp_ref, "k3")) + (k2 - jax.lax.stop_gradient(k2))
     raise ValueError(f"config.kl_estimator={estimator!r} is unknown; use one of {', '.join(KL_ESTIMATORS)}.")
+
+
+def kl_ratio_weighted(logp, logp_behavior, logp_ref):
+    """k3 weighted by the differentiable ratio r = pi / pi_behavior, so that it is unbiased off policy too (trl).
+
+        value r k3(x),   gradient d(r k3)/dlogp = r (k3 + 1 - exp(-x)) = r x,   x = logp - logp_ref
+
+    The gradient is taken in its closed form: where k3 is large its two halves cancel, and where it is clamped one of them
+    would be missing. It is 0 where the log-ratio is clamped to +-20. On policy this is k3_straight.
+
+    Args:
+        logp, logp_behavior, logp_ref: [...].
+
+    Returns:
+        [...].
+    """
+    chex.assert_equal_shape([logp, logp_behavior, logp_ref])
+    ratio = jnp.exp(jnp.clip(logp - logp_behavior, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+    push = ratio * jax.lax.stop_gradient(logp - logp_ref)
+    return jax.lax.stop_gradient(ratio * kl(logp, logp_ref, "k3")) + (push - jax.lax.stop_gradient(push))
+
+
+def _span_sums(values, span):
+    """Sum of values, [R, L], over the tokens with the same span number, [R, L] in 0..L-1, at each of these tokens."""
+    def one_row(values, span):
+        return jax.ops.segment_sum(values, span, num_segments=values.shape[0])[span]
+
+    return jax.vmap(one_row)(values, span)  # by vmap, because rows may be sharded and a plain scatter would be ambiguous

@@ -1,4 +1,4 @@
-"""V07, V07c, V17b and the edge cases of group-relative advantages. Vectors are those of the specification."""
+"""V07, V07c, V17b, V17c and the edge cases of group-relative advantages. Vectors are those of the specification."""
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,9 @@ INVALID = np.zeros((8, 3), bool)
 INVALID[0, 1] = INVALID[2, 2] = True
 
 
-def relative(penalty=0.0, statistics="trajectory", singleton="raw"):
+def relative(penalty=0.0, statistics="trajectory", singleton="raw", estimator=advantages.group_relative):
     scores = advantages.step_scores(jnp.asarray(RETURNS), jnp.asarray(INVALID), penalty)
-    out = advantages.group_relative(scores, jnp.asarray(RETURNS), jnp.asarray(STEP_MASK), jnp.asarray(GROUP),
-                                    statistics, singleton)
+    out = estimator(scores, jnp.asarray(RETURNS), jnp.asarray(STEP_MASK), jnp.asarray(GROUP), statistics, singleton)
     np.testing.assert_array_equal(np.asarray(out)[~STEP_MASK], 0.0)
     return np.asarray(out)[STEP_MASK]  # one number a row, in the vector's order
 
@@ -41,6 +40,35 @@ def test_v07_trajectory_statistics_penalised():
 def test_v07_step_statistics_penalised():
     expected = [0.940056, 0.921348, -0.930702, -0.930702, -0.930702, -0.94941, 0.940056, 0.940056, 0, 0, 0, 0, 0, 0]
     np.testing.assert_allclose(relative(penalty=0.1, statistics="step"), expected, rtol=3e-6)
+
+
+def test_v07_dr_grpo_and_rloo():
+    centered = [5, 5, -5, -5, -5, -5, 5, 5, 0, 0, 0, 0, 10, 10]
+    np.testing.assert_allclose(relative(estimator=advantages.group_centered), centered, rtol=1e-6)
+    rloo = np.where(np.arange(14) < 8, np.array(centered) * 4 / 3, centered)
+    np.testing.assert_allclose(relative(estimator=advantages.leave_one_out), rloo, rtol=1e-6)
+    np.testing.assert_array_equal(relative(estimator=advantages.leave_one_out, singleton="zero")[12:], 0.0)
+
+
+def test_v07_rloo_over_steps_penalised():
+    expected = [5.74286, 5.62857, -5.68571, -5.68571, -5.68571, -5.8, 5.74286, 5.74286, 0, 0, 0, 0, 0, 0]
+    np.testing.assert_allclose(relative(0.1, "step", estimator=advantages.leave_one_out), expected, rtol=2e-6)
+
+
+def test_rloo_is_the_return_less_the_mean_of_the_others():
+    returns = jnp.array([0.3, 0.9, 0.0, 1.0])
+    group = jnp.array([0, 0, 1, 0])
+    out = advantages.leave_one_out(returns[:, None], returns, jnp.ones((4, 1), bool), group, "trajectory", "raw")
+    # 0.3 - (0.9 + 1) / 2, 0.9 - (0.3 + 1) / 2, raw, 1 - (0.3 + 0.9) / 2
+    np.testing.assert_allclose(out[:, 0], [-0.65, 0.25, 0.0, 0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", [advantages.group_centered, advantages.leave_one_out])
+def test_equal_returns_give_exactly_zero_without_the_division_too(estimator):
+    returns = jnp.full(94, 9.9)
+    scores = returns[:, None] - jnp.array([0, 0.1])  # every second step penalised
+    out = estimator(scores, returns, jnp.ones((94, 2), bool), jnp.zeros(94, jnp.int32), "trajectory", "zero")
+    np.testing.assert_array_equal(out, 0.0)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -72,6 +100,15 @@ def test_process_is_the_reward_to_go_of_z_scores():
     mask = jnp.array([[True, True], [True, False]])
     out = advantages.process(rewards, mask, jnp.zeros(2, jnp.int32))
     np.testing.assert_allclose(out, [[0.0, 1.0], [0.0, 0.0]], atol=3e-6)
+
+
+def test_v17c_process_returns_of_two_groups():
+    # Group 0: rewards 1, 3 | 2 as above. Group 1: 0, 1, 2 | 1, mean 1, std sqrt(2 / 3), z = -a, 0, a | 0, to go 0, a, a | 0.
+    rewards = jnp.array([[1, 3, jnp.nan], [0, 1, 2], [2, 9, 9], [1, -9, -9]])
+    mask = jnp.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 0, 0]], bool)
+    a = np.sqrt(1.5)
+    out = advantages.process(rewards, mask, jnp.array([0, 1, 0, 1]))
+    np.testing.assert_allclose(out, [[0, 1, 0], [0, a, a], [0, 0, 0], [0, 0, 0]], rtol=2e-6, atol=1e-6)
 
 
 def test_process_of_equal_rewards_is_zero():
