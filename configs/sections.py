@@ -32,7 +32,13 @@ def alfworld_tiny() -> ConfigDict:
         "step_timeout": 20.0,
     })
     config.data = ConfigDict({"train_split": "train", "max_steps": 20})
-    config.dialogue = ConfigDict({"format": "plain", "history": "full", "show_admissible": False, "system": ""})
+    config.dialogue = ConfigDict({
+        "format": "plain",
+        "history": "full",
+        "restate_task": True,  # without it, two layers had not learned to take what the task names after 300 updates of sft
+        "show_admissible": False,
+        "system": "",
+    })
     config.sampler = ConfigDict({
         "max_tokens": 896,
         "max_new_tokens": 12,
@@ -49,10 +55,10 @@ def alfworld_tiny() -> ConfigDict:
     config.checkpoint = ConfigDict({"every": 1, "keep": 2})
     config.sft = ConfigDict({
         "episodes": 1200,
-        "expert_noise": 0.3,
-        "updates": 300,
-        "batch_size": 32,
-        "learning_rate": 3e-3,
+        "expert_noise": 0.25,
+        "updates": 1000,
+        "batch_size": 8,
+        "learning_rate": 2e-3,
         "environment_weight": 0.1,
         "model": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
                   "num_key_value_heads": 2},

@@ -94,6 +94,7 @@ class Sampler:
         if not stop_tokens or not all(0 <= token < vocab_limit for token in stop_tokens):
             raise ValueError(f"stop_tokens={stop_tokens} must be at least one id, each below vocab_limit={vocab_limit}.")
         self.config, self.options = config, options
+        self.seconds = {"prefill": 0.0, "decode": 0.0}  # spent in turns so far
         self.compilations = 0  # shapes traced so far; at most (len(prefill_widths) + 1) * len(read_sizes)
 
         def read(params, *args, size):
@@ -150,7 +151,10 @@ class Sampler:
             FloatingPointError: logits are not finite. The cache is lost.
         """
         self._check(prompts, fresh, keys, temperature)
+        began = time.perf_counter()
         cache, length = self._prefill(params, cache, prompts, fresh)
+        jax.block_until_ready(cache.hidden)  # decoding waits for it anyway
+        read = time.perf_counter()
         # Slots at similar positions go together: the farthest one decides how much of the cache is looked at.
         in_order = sorted(np.flatnonzero(length).tolist(), key=lambda slot: length[slot])
         group = self._group(self.options.prefill_widths[0])
@@ -161,7 +165,10 @@ class Sampler:
             size = self._size(max(length[slot] + budgets[slot] for slot in slots))
             cache, draws = self._draw(params, cache, budgets, keys, temperature, size)
             drawn.append(draws)
-        return self._collect(cache, prompts, length, groups, jax.device_get(drawn))
+        drawn = jax.device_get(drawn)
+        self.seconds["prefill"] += read - began
+        self.seconds["decode"] += time.perf_counter() - read
+        return self._collect(cache, prompts, length, groups, drawn)
 
     def _check(self, prompts, fresh, keys, temperature) -> None:
         for slot, prompt in prompts.items():

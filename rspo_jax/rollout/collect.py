@@ -161,7 +161,7 @@ class _Live:
         elif fresh:
             message = dialogue.first_message(self.task, self.observation, options)
         else:
-            message = dialogue.next_message(self.observation, options)
+            message = dialogue.next_message(self.task, self.observation, options)
         if fresh:
             prompt = tokenizer.first_turn(options.system or None, message)
         else:

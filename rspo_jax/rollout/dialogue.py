@@ -3,7 +3,7 @@
 Two response formats. `plain`: the response is the action (small models trained from scratch). `think`: reasoning inside
 <think> tags, then exactly one action inside <action> tags (the public code of GiGPO and iStar).
 
-Two histories. `full`: a turn holds the new observation only, and the conversation so far is the row (RSPO's state).
+Two histories. `full`: a turn holds the new observation, and the conversation so far is the row (RSPO's state).
 `window(n)`: each step's prompt is built anew from the task, the last n (observation, action) pairs and the observation.
 """
 
@@ -31,6 +31,7 @@ _CJK = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 class DialogueOptions:
     format: str  # one of FORMATS
     history: str  # "full" or "window(n)"
+    restate_task: bool  # end each turn of a full history with the task: attention then looks back from it to what was seen
     show_admissible: bool  # list the admissible actions in each prompt
     system: str  # system message; "" for the chat template's own default
 
@@ -54,12 +55,15 @@ class Action:
 
 def first_message(task: str, observation: protocol.Observation, options: DialogueOptions) -> str:
     """The first user turn of an episode: the task, the first observation, what an answer looks like."""
-    return _message([task, observation.text], observation, options)
+    parts = [observation.text, task] if options.restate_task else [task, observation.text]
+    return _message(parts, observation, options)
 
 
-def next_message(observation: protocol.Observation, options: DialogueOptions) -> str:
-    """A later user turn under full history: the new observation only."""
+def next_message(task: str, observation: protocol.Observation, options: DialogueOptions) -> str:
+    """A later user turn under full history: the new observation, and the task where it is restated."""
     parts = [observation.text]
+    if options.restate_task:
+        parts.append(task)
     if options.show_admissible:
         parts.append(_admissible(observation))
     return "\n".join(parts)

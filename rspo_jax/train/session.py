@@ -162,15 +162,21 @@ def draw(session: Session, progress: Progress, tasks: int, members: int, stream:
 
 def play(session: Session, params, episodes: Sequence[collect.Episode], name: str, update: int,
          stream: int = TRAINING) -> collect.Rollout:
-    """Plays episodes at the rollout temperature and stores the trainer's log-probs of what was sampled."""
+    """Plays episodes at the rollout temperature and stores the trainer's log-probs of what was sampled.
+
+    Seconds: waiting for environments, prefill, decode, host (tokenising, parsing, sending) and score (log-probs).
+    """
     policy = sampling_policy(session, params, session.settings.loop.temperature, stream)
+    before = dict(session.sampler.seconds)
     rollout = session.collector.collect(policy, episodes, name, update)
     began = time.perf_counter()
+    seconds = {phase: total - before[phase] for phase, total in session.sampler.seconds.items()}
+    seconds |= {"env": rollout.seconds["env"], "host": rollout.seconds["sample"] - sum(seconds.values())}
     batch = batching.pad(rollout.trajectories, session.full_history)
     logp = token_logps(session, params, batch)
     trajectories = batching.with_logp_behavior(rollout.trajectories, batch, logp)
     return dataclasses.replace(rollout, trajectories=trajectories,
-                               seconds=rollout.seconds | {"score": time.perf_counter() - began})
+                               seconds=seconds | {"score": time.perf_counter() - began})
 
 
 def sampling_policy(session: Session, params, temperature: float, stream: int) -> collect.Policy:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import pathlib
 import shutil
 import time
@@ -20,6 +21,8 @@ from rspo_jax.train import evaluate
 from rspo_jax.train import session as sessions
 from rspo_jax.train import settings as run_settings
 from rspo_jax.updates import accumulate, sft
+
+SHORTEST_SHARE = 0.2  # of the rows, from which the first batch is drawn; all of them from two fifths of the updates on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +66,21 @@ def run(session: sessions.Session) -> None:
     longest = session.settings.sampler.max_tokens
     trajectories = [t for t in played if all(len(row.tokens) <= longest for row in batching.rows(t, session.full_history))]
     batch = batching.pad(trajectories, session.full_history)
-    batch = batching.take(batch, batching.rowbatching.row_lengths(batch) > 0)
-    written = np.arange(batch.tokens.shape[1]) < batching.row_lengths(batch)[:, None]
+    order = np.argsort(batching.row_lengths(batch), kind="stable")  # the shortest first, of which some hold nothing
+    batch = batching.take(batch, order[np.count_nonzero(batching.row_lengths(batch) == 0):])
+    lengths = batching.row_lengths(batch)
+    written = np.arange(batch.tokens.shape[1]) < lengths[:, None]
     importance = np.where(batch.action_mask, 1.0, options.environment_weight * written).astype(np.float32)
     session.run.log(0, "sft_data", {
         "episodes": len(played), "left_out_as_too_long": len(played) - len(trajectories),
         "success": summary.mean(t.success for t in played), "steps": summary.mean(len(t.steps) for t in played),
-        "tokens": summary.mean(batching.row_lengths(batch))})
+        "tokens": summary.mean(lengths)})
     began = time.perf_counter()
     for update in range(options.updates):
         rng = np.random.default_rng([session.settings.seed, sessions.WARM_START, update])
-        rows = rng.choice(len(batch.tokens), min(options.batch_size, len(batch.tokens)), replace=False)
+        # Short rows first: copying an object's name from the observation is learned there, and they cost least.
+        share = min(1.0, SHORTEST_SHARE + 2 * update / options.updates)
+        rows = rng.choice(math.ceil(share * len(batch.tokens)), options.batch_size)
         part = batching.take(batch, rows)
         part.weight[:] = importance[rows] / importance[rows].sum()
         microbatches = [sessions.place(session, micro) for _, micro in batching.split(part, session.settings.microbatch)]

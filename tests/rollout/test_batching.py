@@ -23,18 +23,24 @@ TWO = [trajectory([step([1, 2], [3]), step([4], [5, 6])]), trajectory([step([7],
 
 def test_full_history_is_one_row_a_trajectory():
     batch = batching.pad(TWO, full_history=True)
-    np.testing.assert_array_equal(batch.tokens, [[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]])
-    np.testing.assert_array_equal(batch.action_mask, [[0, 0, 1, 0, 1, 1], [0, 1, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(batch.step, [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]])
-    np.testing.assert_allclose(batch.logp_behavior, [[0, 0, 0.3, 0, 0.5, 0.6], [0, 0.8, 0.9, 0, 0, 0]])
-    np.testing.assert_array_equal(batch.trajectory, [0, 1])
+    np.testing.assert_array_equal(batch.tokens[:2, :6], [[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]])
+    np.testing.assert_array_equal(batch.action_mask[:2, :6], [[0, 0, 1, 0, 1, 1], [0, 1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(batch.step[:2, :6], [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]])
+    np.testing.assert_allclose(batch.logp_behavior[:2, :6], [[0, 0, 0.3, 0, 0.5, 0.6], [0, 0.8, 0.9, 0, 0, 0]])
+    np.testing.assert_array_equal(batch.trajectory[:2], [0, 1])
+
+
+def test_shapes_of_whole_batches_are_rounded_up_with_rows_that_hold_nothing():
+    batch = batching.pad(TWO, full_history=True)
+    assert batch.tokens.shape == (batching.ROW_MULTIPLE, batching.LENGTH_MULTIPLE)
+    assert batch.action_mask.sum() == 5 and not batch.action_mask[2:].any() and not batch.action_mask[:, 6:].any()
 
 
 def test_window_history_is_one_row_a_step():
     batch = batching.pad(TWO, full_history=False)
-    np.testing.assert_array_equal(batch.tokens, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-    np.testing.assert_array_equal(batch.step, [[0, 0, 0], [0, 1, 1], [0, 0, 0]])
-    np.testing.assert_array_equal(batch.trajectory, [0, 0, 1])
+    np.testing.assert_array_equal(batch.tokens[:3, :3], [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+    np.testing.assert_array_equal(batch.step[:3, :3], [[0, 0, 0], [0, 1, 1], [0, 0, 0]])
+    np.testing.assert_array_equal(batch.trajectory[:3], [0, 0, 1])
 
 
 @pytest.mark.parametrize("full_history", [True, False])
@@ -87,5 +93,5 @@ def test_step_arrays_and_groups():
 
 def test_an_episode_without_steps_has_no_row():
     batch = batching.pad([trajectory([]), *TWO], full_history=True)
-    np.testing.assert_array_equal(batch.trajectory, [1, 2])
+    np.testing.assert_array_equal(batch.trajectory[batch.action_mask.any(axis=1)], [1, 2])
     np.testing.assert_array_equal(batching.step_mask([trajectory([]), *TWO]).sum(axis=1), [0, 2, 1])

@@ -10,7 +10,7 @@ from envs import protocol
 from rspo_jax import tokenizer as chat
 from rspo_jax.rollout import collect, dialogue
 
-OPTIONS = dialogue.DialogueOptions(format="plain", history="full", show_admissible=False, system="")
+OPTIONS = dialogue.DialogueOptions(format="plain", history="full", restate_task=False, show_admissible=False, system="")
 
 
 class Pool:

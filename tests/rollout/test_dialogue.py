@@ -1,5 +1,7 @@
 """The one rule by which a response becomes an action, and the prompts of both histories."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,8 @@ from envs import protocol
 from rspo_jax import types
 from rspo_jax.rollout import dialogue
 
-PLAIN = dialogue.DialogueOptions(format="plain", history="full", show_admissible=False, system="")
-THINK = dialogue.DialogueOptions(format="think", history="window(2)", show_admissible=True, system="")
+PLAIN = dialogue.DialogueOptions(format="plain", history="full", restate_task=False, show_admissible=False, system="")
+THINK = dialogue.DialogueOptions(format="think", history="window(2)", restate_task=False, show_admissible=True, system="")
 
 
 @pytest.mark.parametrize("response, closed, action, well_formed", [
@@ -57,16 +59,22 @@ def test_window_holds_the_last_pairs_with_their_absolute_numbers():
 
 
 def test_window_of_zero_has_no_history():
-    options = dialogue.DialogueOptions(format="plain", history="window(0)", show_admissible=False, system="")
+    options = dialogue.DialogueOptions(format="plain", history="window(0)", restate_task=False, show_admissible=False, system="")
     assert dialogue.window_message("find it", [step(1)], protocol.Observation("see 2"), options) == "find it\nsee 2"
 
 
 def test_full_history_repeats_nothing():
-    assert dialogue.next_message(protocol.Observation("see 2"), PLAIN) == "see 2"
+    assert dialogue.next_message("find it", protocol.Observation("see 2"), PLAIN) == "see 2"
+
+
+def test_a_restated_task_ends_every_turn():
+    options = dataclasses.replace(PLAIN, restate_task=True)
+    assert dialogue.first_message("find it", protocol.Observation("see 1"), options) == "see 1\nfind it"
+    assert dialogue.next_message("find it", protocol.Observation("see 2"), options) == "see 2\nfind it"
 
 
 @pytest.mark.parametrize("key, value", [("format", "json"), ("history", "window"), ("history", "window(-1)")])
 def test_unknown_options_are_named(key, value):
-    options = {"format": "plain", "history": "full", "show_admissible": False, "system": "", key: value}
+    options = {"format": "plain", "history": "full", "restate_task": False, "show_admissible": False, "system": "", key: value}
     with pytest.raises(ValueError, match=f"config.dialogue.{key}"):
         dialogue.DialogueOptions(**options)
