@@ -53,7 +53,7 @@ def turns(rewards, values, step_mask, final_value, truncated, gamma, lambda_):
     """
     chex.assert_equal_shape([rewards, values, step_mask])
     chex.assert_equal_shape([final_value, truncated])
-    layout = spans.turns(step_mask)
+    layout = spans.row_local(step_mask)
     after = jnp.where(truncated, final_value, 0.0)[:, None]
     following = jnp.where(spans.last_tokens(layout), after, spans.next_value(values, layout))
     return _gae(rewards, values, following, layout, gamma, lambda_)

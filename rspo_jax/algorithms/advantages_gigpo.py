@@ -27,7 +27,7 @@ def step_returns(step_rewards, invalid, step_mask, gamma, invalid_penalty):
         [B, T]; outside step_mask it means nothing.
     """
     chex.assert_equal_shape([step_rewards, invalid, step_mask])
-    return spans.discounted_sum(step_rewards, spans.turns(step_mask), gamma) - invalid_penalty * invalid
+    return spans.discounted_sum(step_rewards, spans.row_local(step_mask), gamma) - invalid_penalty * invalid
 
 
 def step_advantage(returns, anchor, step_mask, form):

@@ -37,9 +37,9 @@ def token_rewards(logp_prm, logp_old, action_mask, beta):
     return jnp.where(action_mask, beta * (logp_prm - logp_old), 0.0)
 
 
-def step_rewards(rewards, layout, shape):
-    """Reward of each step, the sum over its tokens (iStar eq. 1): [R, L] -> [B, T] with shape = (B, T), static."""
-    return spans.step_sum(rewards, layout, shape)
+def step_rewards(logp_prm, logp_old, layout, beta, shape):
+    """Reward of each step (iStar eq. 1), [B, T]: token_rewards summed over the step's tokens; shape = (B, T), static."""
+    return spans.step_sum(token_rewards(logp_prm, logp_old, layout.action_mask, beta), layout, shape)
 
 
 def divide_by_largest(rewards, mask):

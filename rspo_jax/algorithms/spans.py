@@ -3,10 +3,10 @@
 An action token belongs to a trajectory and to one of its steps (`Layout`), so the same functions serve a row that holds a
 whole trajectory and a row that holds one step. What may flow from which token to which is data, not a flag:
 
-| layout                | a running sum goes                                                                        |
-| Layout(...)           | along the whole trajectory: over observation tokens as if they were not there, and from row to row |
-| row_local(action_mask)| along its row only: nothing is bootstrapped from another row (the public code's step rows)  |
-| turns(step_mask)      | from step to step, for values with one entry a step, [B, T]                                |
+| layout                | a running sum goes                                                                            |
+| Layout(...)           | along the whole trajectory: over observation tokens as if they were not there, from row to row |
+| row_local(mask)       | along its row only: nothing is bootstrapped from another row (the public code's step rows)     |
+| row_local(step_mask)  | from step to step, for arrays with one entry a step, [B, T]                                   |
 """
 
 from typing import NamedTuple
@@ -24,14 +24,9 @@ class Layout(NamedTuple):
     step: jax.Array  # [R, L] int32
 
 
-def row_local(action_mask):
-    """A layout in which each row, [R, L], stands for itself."""
-    return Layout(action_mask, jnp.arange(action_mask.shape[0]), jnp.zeros(action_mask.shape, jnp.int32))
-
-
-def turns(step_mask):
-    """A layout in which each step of [B, T] counts as one token."""
-    return row_local(step_mask)
+def row_local(mask):
+    """A layout in which each row of mask, [R, L] bool, stands for itself, as one trajectory of one step."""
+    return Layout(mask, jnp.arange(mask.shape[0]), jnp.zeros(mask.shape, jnp.int32))
 
 
 def spread(step_values, layout):

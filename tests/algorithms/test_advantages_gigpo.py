@@ -1,6 +1,6 @@
 """V12: GiGPO with exact anchors, and its limit cases."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -15,7 +15,10 @@ REWARDS[MASK] = [0, 0, 10, 0, 0, 0, 0, 0, 10, 0, 0]
 RETURNS = np.array([10, 0, 10, 0, 0], np.float32)
 INVALID = np.zeros((5, 4), bool)
 
-EPISODE = {"z_score": advantages.group_relative, "centered": advantages.group_centered}
+EPISODE = {"z_score": jax.jit(advantages.group_relative, static_argnums=(4, 5)),
+           "centered": jax.jit(advantages.group_centered, static_argnums=(4, 5))}
+step_returns = jax.jit(advantages_gigpo.step_returns)
+step_advantage = jax.jit(advantages_gigpo.step_advantage, static_argnums=3)
 V12 = {
     ("z_score", "trajectory"): [1.39842, 1.73205, 0.57735, -2.02016, -1.73205, -1.73205, -2.02016, 1.48719, 0.57735, 0, 0],
     ("z_score", "step"): [1.66435, 1.99797, 0.843274, -1.91955, -1.63144, -1.63144, -1.91955, 1.75311, 0.843274, 0, 0],
@@ -31,21 +34,21 @@ V12_STEP = {
 def padded(ids):
     out = np.zeros((5, 4), np.int32)
     out[MASK] = np.concatenate(ids)
-    return jnp.asarray(out)
+    return np.asarray(out)
 
 
 def step_part(form, ids, invalid=INVALID):
-    returns = advantages_gigpo.step_returns(jnp.asarray(REWARDS), jnp.asarray(invalid), jnp.asarray(MASK), 0.95, 0.1)
-    return advantages_gigpo.step_advantage(returns, padded(ids), jnp.asarray(MASK), form)
+    returns = step_returns(np.asarray(REWARDS), np.asarray(invalid), np.asarray(MASK), 0.95, 0.1)
+    return step_advantage(returns, padded(ids), np.asarray(MASK), form)
 
 
 def episode_part(form, statistics):
-    scores = jnp.broadcast_to(RETURNS[:, None], MASK.shape)
-    return EPISODE[form](scores, jnp.asarray(RETURNS), jnp.asarray(MASK), jnp.array(GROUP), statistics, "raw")
+    scores = np.broadcast_to(RETURNS[:, None], MASK.shape)
+    return EPISODE[form](scores, np.asarray(RETURNS), np.asarray(MASK), np.array(GROUP), statistics, "raw")
 
 
 def test_v12_step_returns():
-    returns = advantages_gigpo.step_returns(jnp.asarray(REWARDS), jnp.asarray(INVALID), jnp.asarray(MASK), 0.95, 0.1)
+    returns = step_returns(np.asarray(REWARDS), np.asarray(INVALID), np.asarray(MASK), 0.95, 0.1)
     np.testing.assert_allclose(returns[MASK], [9.025, 9.5, 10, 0, 0, 0, 0, 9.5, 10, 0, 0], rtol=1e-6)
 
 
@@ -60,7 +63,7 @@ def test_v12_gigpo(form, statistics):
 
 def test_penalty_comes_after_discounting_and_stays_on_its_step():
     # The worked sample of the specification: 3 steps, success at the third, the second malformed.
-    returns = advantages_gigpo.step_returns(jnp.array([[0.0, 0, 10]]), jnp.array([[False, True, False]]), jnp.ones((1, 3), bool),
+    returns = step_returns(np.array([[0.0, 0, 10]]), np.array([[False, True, False]]), np.ones((1, 3), bool),
                                             0.95, 0.1)
     np.testing.assert_allclose(returns, [[9.025, 9.4, 10]], rtol=1e-6)
 

@@ -1,16 +1,18 @@
 """V14: PRIME's cross-entropy and its combination of process and outcome."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rspo_jax.algorithms import advantages, advantages_prime, advantages_reinforce, reward_loss, spans
 
-Q = jnp.array([[2, -1, 3, 99], [0, 1, 99, 99], [-2, -2, -1, -1], [1, 99, 99, 99.0]])
-MASK = jnp.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]], bool)
-OUTCOME = jnp.array([1.0, 1, 0, 0])
-GROUP = jnp.zeros(4, int)
+process_leave_one_out = jax.jit(advantages_prime.leave_one_out, static_argnums=3)
+divide_by_largest_return = jax.jit(advantages_prime.divide_by_largest_return)
+
+Q = np.array([[2, -1, 3, 99], [0, 1, 99, 99], [-2, -2, -1, -1], [1, 99, 99, 99.0]])
+MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]], bool)
+OUTCOME = np.array([1.0, 1, 0, 0])
+GROUP = np.zeros(4, int)
 LAYOUT = spans.row_local(MASK)
 NORMED = [[0.333332, -0.166666, 0.499998, 0], [0, 0.166666, 0, 0], [-0.333332, -0.333332, -0.166666, -0.166666],
           [0.166666, 0, 0, 0]]
@@ -41,41 +43,42 @@ def test_v14_cross_entropy():
 
 @pytest.mark.parametrize("source", advantages_prime.SOURCES)
 def test_v14_process_leave_one_out(source):
-    normed = advantages_prime.divide_by_largest_return(0.05 * Q, LAYOUT)
+    normed = divide_by_largest_return(0.05 * Q, LAYOUT)
     np.testing.assert_allclose(normed, NORMED, rtol=3e-6)
-    np.testing.assert_allclose(advantages_prime.leave_one_out(normed, LAYOUT, GROUP, source), PROCESS[source], rtol=1e-5)
+    np.testing.assert_allclose(process_leave_one_out(normed, LAYOUT, GROUP, source), PROCESS[source], rtol=1e-5)
 
 
 def test_v14_advantage():
-    outcome = advantages.leave_one_out(OUTCOME[:, None], OUTCOME, jnp.ones((4, 1), bool), GROUP, "trajectory", "zero")
-    outcome = spans.at_last_tokens(outcome, LAYOUT)
+    leave_one_out = jax.jit(advantages.leave_one_out, static_argnums=(4, 5))
+    outcome = leave_one_out(OUTCOME[:, None], OUTCOME, np.ones((4, 1), bool), GROUP, "trajectory", "zero")
+    outcome = jax.jit(spans.at_last_tokens)(outcome, LAYOUT)
     np.testing.assert_allclose(outcome, [[0, 0, 2 / 3, 0], [0, 2 / 3, 0, 0], [0, 0, 0, -2 / 3], [-2 / 3, 0, 0, 0]], rtol=1e-6)
-    normed = advantages_prime.divide_by_largest_return(0.05 * Q, LAYOUT)
-    rewards = 5 * advantages_prime.leave_one_out(normed, LAYOUT, GROUP, "code") + 5 * outcome
+    normed = divide_by_largest_return(0.05 * Q, LAYOUT)
+    rewards = 5 * process_leave_one_out(normed, LAYOUT, GROUP, "code") + 5 * outcome
     returns = [[6.66666, 4.81481, 6.29629, 0], [3.7037, 4.07407, 0, 0], [-11.4815, -8.88887, -6.29629, -4.81481],
                [-2.5926, 0, 0, 0]]
-    np.testing.assert_allclose(spans.discounted_sum(rewards, LAYOUT, 1.0), returns, rtol=5e-6)
+    np.testing.assert_allclose(jax.jit(spans.discounted_sum)(rewards, LAYOUT, 1.0), returns, rtol=5e-6)
     expected = [[1.11297, 0.838841, 1.05815, 0], [0.674363, 0.729189, 0, 0], [-1.57351, -1.18973, -0.805945, -0.586641],
                 [-0.257684, 0, 0, 0]]
-    np.testing.assert_allclose(advantages_reinforce.reinforce_pp(rewards, LAYOUT, 1.0), expected, rtol=5e-6)
+    np.testing.assert_allclose(jax.jit(advantages_reinforce.reinforce_pp)(rewards, LAYOUT, 1.0), expected, rtol=5e-6)
 
 
 def test_two_rows_of_one_trajectory_share_its_mean():
     # Trajectory 0 has the tokens 1, 2 | 3 in two rows, mean 2; trajectory 1 has 4. Paper form, K = 2: r - the other mean.
-    layout = spans.Layout(jnp.array([[1, 1], [1, 0], [1, 0]], bool), jnp.array([0, 0, 1]), jnp.array([[0, 0], [1, 0], [0, 0]]))
-    rewards = jnp.array([[1.0, 2], [3, jnp.nan], [4, jnp.nan]])
-    out = advantages_prime.leave_one_out(rewards, layout, jnp.zeros(2, int), "paper")
+    layout = spans.Layout(np.array([[1, 1], [1, 0], [1, 0]], bool), np.array([0, 0, 1]), np.array([[0, 0], [1, 0], [0, 0]]))
+    rewards = np.array([[1.0, 2], [3, np.nan], [4, np.nan]])
+    out = process_leave_one_out(rewards, layout, np.zeros(2, int), "paper")
     np.testing.assert_allclose(out, [[-3, -2], [-1, 0], [2, 0]])
     # Code form: r 2 / 1 - (2 + 4) / 1.
-    out = advantages_prime.leave_one_out(rewards, layout, jnp.zeros(2, int), "code")
+    out = process_leave_one_out(rewards, layout, np.zeros(2, int), "code")
     np.testing.assert_allclose(out, [[-4, -2], [0, 0], [2, 0]])
 
 
 @pytest.mark.parametrize("source", advantages_prime.SOURCES)
 def test_a_group_of_one_gets_zero(source):
-    np.testing.assert_array_equal(advantages_prime.leave_one_out(Q, LAYOUT, jnp.arange(4), source), 0.0)
+    np.testing.assert_array_equal(process_leave_one_out(Q, LAYOUT, np.arange(4), source), 0.0)
 
 
 def test_unknown_source_is_named():
     with pytest.raises(ValueError, match="config.prime.source='blog'"):
-        advantages_prime.leave_one_out(Q, LAYOUT, GROUP, "blog")
+        process_leave_one_out(Q, LAYOUT, GROUP, "blog")

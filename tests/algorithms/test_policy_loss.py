@@ -1,5 +1,7 @@
 """V09, V10, V11, V16 and V16b of the specification, and the limit cases of the clipped surrogate."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,10 @@ import pytest
 from rspo_jax import sharding
 from rspo_jax.algorithms import masking, policy_loss, spans
 
+log_ratio = jax.jit(policy_loss.log_ratio, static_argnums=3)
 
+
+@functools.partial(jax.jit, static_argnames="clip")
 def surrogate(logp, old, behavior, advantage, low=0.2, high=0.2, limit=np.inf, clip="generalized"):
     ratio, center = policy_loss.ratio_and_center(logp, old, behavior, clip)
     return policy_loss.dual_clip(policy_loss.clipped_surrogate(ratio, center, advantage, low, high), advantage, limit)
@@ -67,18 +72,19 @@ V10_MASK = jnp.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]], bool)
 V10_ADVANTAGE = jnp.array([[1.0], [0.5], [-1.5]]) * V10_MASK
 
 
-def level_loss(logp, level, low, high, old=V10_OLD, layout=None, advantage=V10_ADVANTAGE):
+def level_loss(logp, level, low, high):
     """Mean over rows of the clipped loss at a ratio level; on policy, so behaviour = old."""
-    layout = layout or spans.row_local(V10_MASK)
-    log_ratio = policy_loss.log_ratio(logp, old, layout, level)
-    zero = jnp.zeros_like(log_ratio)
-    ratio, center = policy_loss.ratio_and_center(log_ratio, zero, zero, "generalized")
+    layout = spans.row_local(V10_MASK)
+    of_span = log_ratio(logp, V10_OLD, layout, level)
+    zero = jnp.zeros_like(of_span)
+    ratio, center = policy_loss.ratio_and_center(of_span, zero, zero, "generalized")
     weight = masking.aggregation_weights(layout.action_mask, jnp.arange(len(logp)), "row_mean", 4)
-    return -jnp.sum(weight * policy_loss.clipped_surrogate(ratio, center, advantage, low, high)), ratio
+    return -jnp.sum(weight * policy_loss.clipped_surrogate(ratio, center, V10_ADVANTAGE, low, high)), ratio
 
 
 def test_v10_gspo():
-    (loss, ratio), gradient = jax.value_and_grad(level_loss, has_aux=True)(jnp.asarray(V10_LOGP), "row", 3e-4, 4e-4)
+    value_and_grad = jax.jit(jax.value_and_grad(level_loss, has_aux=True), static_argnums=1)
+    (loss, ratio), gradient = value_and_grad(jnp.asarray(V10_LOGP), "row", 3e-4, 4e-4)
     np.testing.assert_allclose(ratio[:, 0], [1.0002, 1.0007, 0.9993], rtol=1e-6)
     # float32 log-probs of size 1 carry 1e-7, which is what is left of a sum of terms of size 1.
     np.testing.assert_allclose(loss, -0.00028334, atol=2e-7)
@@ -90,7 +96,7 @@ def test_v10_gspo():
     ("step_mean", [1.0202, 1.07251, 0.932394], -0.0526216),
     ("row", [1.0202, 1.07251, 0.932394], -0.0526216)])
 def test_v10_step_ratios(level, ratios, expected):
-    loss, ratio = level_loss(jnp.asarray(V10_LOGP_X100), level, 0.2, 0.2)
+    loss, ratio = jax.jit(level_loss, static_argnums=1)(jnp.asarray(V10_LOGP_X100), level, 0.2, 0.2)
     np.testing.assert_allclose(ratio[:, 0], ratios, rtol=5e-6)
     np.testing.assert_allclose(loss, expected, rtol=5e-6)
 
@@ -103,17 +109,17 @@ def test_ratio_levels_tell_the_steps_of_a_row_apart():
     expected = {"token": [0.1, 0.3, 0.2, -0.4, 0.6], "step_sum": [0.4, 0.4, -0.2, -0.2, 0.6],
                 "step_mean": [0.2, 0.2, -0.1, -0.1, 0.6], "row": [0.16] * 5}
     for level, values in expected.items():
-        out = policy_loss.log_ratio(x, jnp.zeros_like(x), layout, level)
+        out = log_ratio(x, jnp.zeros_like(x), layout, level)
         np.testing.assert_allclose(out[mask], values, rtol=1e-5, atol=1e-7)
         np.testing.assert_array_equal(out[~mask], 0.0)
     # The gradient of a span reaches each of its tokens, and no masked one, garbage or not.
-    gradient = jax.grad(lambda x: policy_loss.log_ratio(x, jnp.zeros_like(x), layout, "step_mean")[0, 4])(x)
+    gradient = jax.grad(lambda x: log_ratio(x, jnp.zeros_like(x), layout, "step_mean")[0, 4])(x)
     np.testing.assert_allclose(gradient, [[0, 0, 0, 0, 0.5, 0, 0.5, 0, 0]])
 
 
 def test_identity_9_levels_agree_on_one_token():
     mask = jnp.array([[True, False]])
-    values = [policy_loss.log_ratio(jnp.array([[0.3, 9]]), jnp.zeros((1, 2)), spans.row_local(mask), level)
+    values = [log_ratio(jnp.array([[0.3, 9]]), jnp.zeros((1, 2)), spans.row_local(mask), level)
               for level in policy_loss.RATIO_LEVELS]
     np.testing.assert_array_equal(values, [values[0]] * 4)
 
@@ -121,14 +127,14 @@ def test_identity_9_levels_agree_on_one_token():
 @pytest.mark.parametrize("level", policy_loss.RATIO_LEVELS)
 def test_log_ratios_by_microbatch_and_on_an_explicit_mesh(level):
     layout = spans.row_local(V10_MASK)
-    whole = policy_loss.log_ratio(V10_LOGP_X100, V10_OLD, layout, level)
-    rows = [policy_loss.log_ratio(V10_LOGP_X100[r : r + 1], V10_OLD[r : r + 1], spans.row_local(V10_MASK[r : r + 1]), level)
+    whole = log_ratio(V10_LOGP_X100, V10_OLD, layout, level)
+    rows = [log_ratio(V10_LOGP_X100[r : r + 1], V10_OLD[r : r + 1], spans.row_local(V10_MASK[r : r + 1]), level)
             for r in range(3)]
     np.testing.assert_array_equal(np.concatenate(rows), whole)
     mesh = sharding.make_mesh(1, 1)
     with jax.set_mesh(mesh):  # an operation without an unambiguous sharding would raise here
         logp, old, mask = jax.device_put((V10_LOGP_X100, V10_OLD, V10_MASK), sharding.batch_sharding(mesh))
-        summed = jax.jit(jax.value_and_grad(lambda x: jnp.sum(policy_loss.log_ratio(x, old, spans.row_local(mask), level))))
+        summed = jax.jit(jax.value_and_grad(lambda x: jnp.sum(log_ratio(x, old, spans.row_local(mask), level))))
         np.testing.assert_allclose(summed(logp)[0], np.sum(whole), rtol=1e-6)
 
 
@@ -140,8 +146,8 @@ def test_v11_unbiased_forms():
     # On policy the ratio-weighted form is the same; off policy value and gradient are both weighted by the ratio.
     behavior = logp - jnp.log(jnp.array([1.0, 2, 1, 0.5]))
     for b, r in ((logp, 1.0), (behavior, np.array([1.0, 2, 1, 0.5]))):
-        value, gradient = policy_loss.kl_ratio_weighted(logp, b, ref), jax.grad(
-            lambda p, b=b: policy_loss.kl_ratio_weighted(p, b, ref).sum())(logp)
+        value = policy_loss.kl_ratio_weighted(logp, b, ref)
+        gradient = jax.grad(lambda p, b=b: policy_loss.kl_ratio_weighted(p, b, ref).sum())(logp)
         np.testing.assert_allclose(value, r * np.array(k3), rtol=5e-6, atol=1e-7)
         np.testing.assert_allclose(gradient, r * np.array(x), rtol=5e-6)
 
@@ -150,10 +156,8 @@ def test_ratio_weighted_gradient_is_that_of_its_value():
     with jax.enable_x64(True):
         logp, behavior, ref = np.array([-1.0, -2, -0.3]), np.array([-1.1, -1.5, -0.9]), np.array([-1.2, -1.5, -2.0])
 
-        def total(x):
-            return float(policy_loss.kl_ratio_weighted(jnp.asarray(x), behavior, ref).sum())
-
-        gradient = jax.grad(lambda x: policy_loss.kl_ratio_weighted(x, behavior, ref).sum())(jnp.asarray(logp))
+        total = jax.jit(lambda x: policy_loss.kl_ratio_weighted(x, behavior, ref).sum())
+        gradient = jax.jit(jax.grad(total))(logp)
         differences = [(total(logp + e) - total(logp - e)) / 2e-6 for e in 1e-6 * np.eye(3)]
     np.testing.assert_allclose(gradient, differences, rtol=1e-7)
 
@@ -231,9 +235,20 @@ def test_extreme_log_ratios_stay_finite_in_value_and_gradient():
 
 @pytest.mark.parametrize("call", [lambda: policy_loss.kl(jnp.zeros(1), jnp.zeros(1), "k9"),
                                   lambda: policy_loss.ratio_and_center(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), "none"),
-                                  lambda: policy_loss.log_ratio(jnp.zeros((1, 1)), jnp.zeros((1, 1)),
+                                  lambda: log_ratio(jnp.zeros((1, 1)), jnp.zeros((1, 1)),
                                                                 spans.row_local(jnp.ones((1, 1), bool)), "sentence"),
                                   lambda: masking.aggregation_weights(jnp.ones((1, 1), bool), jnp.zeros(1, jnp.int32), "sum", 4)])
 def test_unknown_options_are_named(call):
     with pytest.raises(ValueError, match="config.*is unknown"):
         call()
+
+
+@pytest.mark.parametrize("level", policy_loss.RATIO_LEVELS)
+def test_identity_7_on_policy_gradient_is_reinforce(level):
+    # At logp = logp_old the ratio is 1 and active: a token's gradient is its weight times its advantage. Where a span
+    # shares its ratio, a sum hands each of its tokens the whole span's weight, a mean the span's average.
+    logp = jnp.asarray(V10_OLD)
+    weight = masking.aggregation_weights(V10_MASK, jnp.arange(3), "row_mean", 4)
+    gradient = jax.grad(lambda x: level_loss(x, level, 0.2, 0.2)[0])(logp)
+    scale = V10_MASK.sum(axis=1, keepdims=True) if level == "step_sum" else 1.0
+    np.testing.assert_allclose(gradient, -weight * V10_ADVANTAGE * scale, rtol=1e-6)

@@ -1,5 +1,7 @@
 """V18, the regression PRM of RSPO, and V15, iStar's trajectory preference, worked by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,9 @@ import pytest
 
 from rspo_jax.algorithms import reward_loss
 
-MLP = jnp.array([[0.2, -0.1, 0.5], [1, 7, -7], [-0.3, -0.4, 9]])  # garbage on padding
-MASK = jnp.array([[1, 1, 1], [1, 0, 0], [1, 1, 0]], bool)
-OUTCOME = jnp.array([1.0, 0, 1])
+MLP = np.array([[0.2, -0.1, 0.5], [1, 7, -7], [-0.3, -0.4, 9]])  # garbage on padding
+MASK = np.array([[1, 1, 1], [1, 0, 0], [1, 1, 0]], bool)
+OUTCOME = np.array([1.0, 0, 1])
 
 
 def test_v18_regression():
@@ -26,7 +28,7 @@ def test_v18_gradient():
 
 
 def test_an_episode_without_steps_predicts_zero():
-    np.testing.assert_array_equal(reward_loss.predicted_return(jnp.full((1, 2), jnp.nan), jnp.zeros((1, 2), bool)), [0.0])
+    np.testing.assert_array_equal(reward_loss.predicted_return(np.full((1, 2), np.nan), np.zeros((1, 2), bool)), [0.0])
 
 
 # V15: group 0 has one success, step logits 0.2, 0.1, and two failures, 0.1 and -0.2, 0, 0.1; group 1 a success alone.
@@ -38,8 +40,9 @@ NEGATIVE = np.array([0, 1, 1, 0, 0, 0], bool)
 GROUP = np.array([0, 0, 0, 1, 0, 0])
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def preference(step_logits, aggregation="sum"):
-    logits = reward_loss.trajectory_logits(jnp.asarray(step_logits), STEPS, aggregation)
+    logits = reward_loss.trajectory_logits(step_logits, STEPS, aggregation)
     return reward_loss.preference(logits, POSITIVE, NEGATIVE, GROUP)
 
 
@@ -67,7 +70,7 @@ def test_v15_gradient_in_closed_form_by_autodiff_and_by_differences(aggregation)
     weights = np.asarray(reward_loss.preference_weights(logits, POSITIVE, NEGATIVE, GROUP))[:, None] * STEPS
     if aggregation == "mean":
         weights = weights / np.maximum(STEPS.sum(axis=1, keepdims=True), 1)
-    gradient = jax.grad(lambda x: preference(x, aggregation)[0])(jnp.asarray(STEP_LOGITS))
+    gradient = jax.grad(lambda x: preference(x, aggregation)[0])(STEP_LOGITS)
     np.testing.assert_allclose(gradient, weights, rtol=1e-5, atol=1e-8)
     with jax.enable_x64(True):
         for i, t in ((0, 1), (1, 0), (2, 2), (3, 0), (4, 1)):
@@ -86,7 +89,7 @@ def test_without_a_pair_loss_weights_and_count_are_zero():
 
 
 def test_identity_6_log_2_at_the_start_and_the_sign_of_swapped_labels():
-    zero = jnp.zeros(6)
+    zero = np.zeros(6)
     np.testing.assert_allclose(reward_loss.preference(zero, POSITIVE, NEGATIVE, GROUP)[0], np.log(2), rtol=1e-6)
     scored = POSITIVE | NEGATIVE
     weights = reward_loss.preference_weights(zero, POSITIVE, NEGATIVE, GROUP)
@@ -94,10 +97,10 @@ def test_identity_6_log_2_at_the_start_and_the_sign_of_swapped_labels():
 
 
 def test_extreme_margins_stay_finite():
-    logits = jnp.array([-500.0, 500, 500, 0, 0, 0])
+    logits = np.array([-500.0, 500, 500, 0, 0, 0])
     assert np.isfinite(reward_loss.preference(logits, POSITIVE, NEGATIVE, GROUP)[0])
     np.testing.assert_allclose(reward_loss.preference(logits, POSITIVE, NEGATIVE, GROUP)[0], 1000.0)
-    np.testing.assert_allclose(reward_loss.cross_entropy(logits[:2], jnp.array([True, False])), [500, 500])
+    np.testing.assert_allclose(reward_loss.cross_entropy(logits[:2], np.array([True, False])), [500, 500])
 
 
 def test_unknown_logit_is_named():

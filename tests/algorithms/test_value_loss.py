@@ -6,10 +6,10 @@ import numpy as np
 
 from rspo_jax.algorithms import masking, value_loss
 
-VALUES = jnp.array([[1.0, 2, 0], [0, 3, 5]])
-RETURNS = jnp.array([[2.0, 2, 0], [1, 0, 0]])
-OLD = jnp.array([[0.2, 1.9, 0], [0, 2, 0]])
-MASK = jnp.array([[1, 1, 0], [1, 1, 0]], bool)
+VALUES = np.array([[1.0, 2, 0], [0, 3, 5]])
+RETURNS = np.array([[2.0, 2, 0], [1, 0, 0]])
+OLD = np.array([[0.2, 1.9, 0], [0, 2, 0]])
+MASK = np.array([[1, 1, 0], [1, 1, 0]], bool)
 
 
 def test_v06_with_and_without_the_half():
@@ -27,4 +27,4 @@ def test_gradient_stops_where_the_clipped_loss_counts():
 
 def test_a_value_that_runs_away_from_its_return_is_not_held():
     # From 0 to 1 while the return is -1: the unclipped loss 4 is larger than the clipped 2.25, and pulls back.
-    np.testing.assert_allclose(value_loss.clipped(jnp.array(1.0), jnp.array(0.0), jnp.array(-1.0), 0.5, 1.0), 4.0)
+    np.testing.assert_allclose(value_loss.clipped(np.array(1.0), np.array(0.0), np.array(-1.0), 0.5, 1.0), 4.0)
