@@ -49,7 +49,7 @@ def widest_groups(returns, group, mask, fraction):
         [B] bool, False outside mask.
     """
     _, std, count, _ = advantages.group_statistics(returns, group, mask)
-    kept = jnp.maximum(jnp.floor(fraction * jnp.sum(count > 0) + 1e-6), 1)  # 0.7 * 10 is 6.9999998 in float32
+    kept = jnp.maximum(jnp.floor(fraction * jnp.sum(count > 0)), 1)
     place = jnp.argsort(jnp.argsort(jnp.where(count > 0, -std, jnp.inf)))
     return mask & (place < kept)[group]
 

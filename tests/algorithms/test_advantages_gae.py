@@ -92,3 +92,8 @@ def test_the_last_step_of_a_full_row_is_not_joined_to_the_next_row():
     layout = spans.row_local(np.ones((2, 2), bool))
     advantage, _ = token_gae(np.zeros((2, 2)), np.array([[0, 0], [5.0, 5]]), layout, 1.0, 1.0)
     np.testing.assert_array_equal(advantage, [[0, 0], [-5, -5]])
+
+
+def test_the_last_token_of_all_is_not_joined_to_the_first():
+    advantage, _ = token_gae(np.zeros((1, 2)), np.array([[3.0, 5]]), spans.row_local(np.ones((1, 2), bool)), 1.0, 0.0)
+    np.testing.assert_array_equal(advantage, [[2, -5]])

@@ -117,6 +117,13 @@ def test_ratio_levels_tell_the_steps_of_a_row_apart():
     np.testing.assert_allclose(gradient, [[0, 0, 0, 0, 0.5, 0, 0.5, 0, 0]])
 
 
+def test_log_ratios_are_bounded_and_gspo_s_from_above_at_10():
+    x = jnp.array([[30.0, 30], [-30, -30]])
+    for level, high in (("token", 20), ("step_sum", 20), ("step_mean", 20), ("row", 10)):
+        out = log_ratio(x, jnp.zeros((2, 2)), spans.row_local(jnp.ones((2, 2), bool)), level)
+        np.testing.assert_array_equal(out, [[high, high], [-20, -20]])
+
+
 def test_identity_9_levels_agree_on_one_token():
     mask = jnp.array([[True, False]])
     values = [log_ratio(jnp.array([[0.3, 9]]), jnp.zeros((1, 2)), spans.row_local(mask), level)
