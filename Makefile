@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Python 3.11 to 3.13 and a C compiler:
+# Two commands do everything on a fresh machine with Python 3.11 to 3.13 and a C++ compiler:
 #
 #     make quickstart        install, make games, train RSPO over GRPO, print success before and after
 #     make test              install, run the tests
@@ -39,7 +39,7 @@ warm-start: install $(GAMES)/games.json
 
 test: install
 	$(BIN)/ruff check .
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 check: install $(GAMES)/games.json
 	$(BIN)/ruff check .

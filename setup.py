@@ -32,7 +32,7 @@ setuptools.setup(
     ],
     extras_require={
         "tpu": ["jax[tpu]>=0.10.2,<0.13"],
-        "test": ["hypothesis>=6", "pytest>=8", "ruff>=0.12"],
+        "test": ["hypothesis>=6", "pytest>=8", "pytest-xdist>=3", "ruff>=0.12"],
     },
     entry_points={"console_scripts": ["rspo = rspo_jax.cli:main"]},
 )

@@ -40,12 +40,12 @@ def alfworld_tiny() -> ConfigDict:
         "system": "",
     })
     config.sampler = ConfigDict({
-        "max_tokens": 896,
+        "max_tokens": 1024,
         "max_new_tokens": 12,
         "prefill_widths": (32, 256),
-        "read_sizes": (256, 448, 640, 896),
+        "read_sizes": (320, 640, 1024),
     })
-    config.microbatch = ConfigDict({"tokens": 4096, "widths": (256, 384, 512, 640, 768, 896)})
+    config.microbatch = ConfigDict({"tokens": 4096, "widths": (320, 512, 768, 1024)})
     config.evaluation = ConfigDict({
         "every": 15,
         "splits": ("valid_unseen", "valid_seen"),
@@ -56,7 +56,7 @@ def alfworld_tiny() -> ConfigDict:
     config.sft = ConfigDict({
         "episodes": 1200,
         "expert_noise": 0.25,
-        "updates": 1000,
+        "updates": 1400,
         "batch_size": 8,
         "learning_rate": 2e-3,
         "environment_weight": 0.1,
@@ -113,7 +113,7 @@ def rspo() -> ConfigDict:
         "reward_noise": 0.0,  # sigma; RSPO table 5
         "replay": "reward",  # RSPO table 2: random 12.8, variance 63.0, reward 70.6
         "prm": {
-            "episodes": 1024,
+            "episodes": 512,
             "validation_fraction": 0.1,
             "width": 128,
             "learning_rate": 1e-3,

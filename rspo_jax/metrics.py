@@ -115,7 +115,7 @@ class Run:
           config: the resolved config, of JSON types and tuples.
           facts: everything named in runs.COMPARABILITY, and what else describes the run (model, devices, versions).
         """
-        new = json.loads(json.dumps(config))
+        new = jsonl.plain(config)
         old, header = runs.read_json(self.workdir / runs.CONFIG), runs.read_json(self.workdir / runs.HEADER)
         changes = list(header.get("config_changes", ()))
         for key, was, now in runs.differences(old, new) if old else ():

@@ -50,7 +50,6 @@ class ChatTokenizer:
 
     directory: pathlib.Path
     stop_tokens: tuple[int, ...]  # any of them ends a response: the tokenizer's, generation_config's, the template's
-    pad_token: int  # fills the padding of rows; may equal a stop token, because masks come from lengths
     vocab_size: int  # ids that may be sampled; a model may have more rows than that
     _hf: Any  # the transformers tokenizer
     _head: _Parts  # before the first user text, without a system text
@@ -86,8 +85,6 @@ class ChatTokenizer:
         chat = cls(
             directory=directory,
             stop_tokens=stop_tokens,
-            # Padding is told apart by lengths, never by its id: where the tokenizer names none, any id does.
-            pad_token=stop_tokens[0] if hf.pad_token_id is None else hf.pad_token_id,
             vocab_size=len(hf),
             _hf=hf,
             _head=_parse(head, special),

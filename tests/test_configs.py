@@ -36,11 +36,13 @@ def test_configs_share_nothing():
 
 
 def test_rspo_with_the_papers_defaults_splits_a_batch_of_sixteen_tasks():
-    read = settings.read(config("rspo").to_dict())
+    built = config("rspo")
+    built.loop.tasks_per_update = 16
+    read = settings.read(built.to_dict())
     # V17: B = 16, N = 8, alpha = 1/8: 14 tasks = 112 episodes on-policy and 16 replayed.
     assert (read.on_policy_tasks, read.off_policy_episodes) == (14, 16)
     read = settings.read(config("grpo").to_dict())
-    assert (read.on_policy_tasks, read.off_policy_episodes) == (16, 0)
+    assert (read.on_policy_tasks, read.off_policy_episodes) == (read.loop.tasks_per_update, 0)
 
 
 @pytest.mark.parametrize("path, value, says", [
@@ -52,8 +54,8 @@ def test_rspo_with_the_papers_defaults_splits_a_batch_of_sixteen_tasks():
     ("pool.slots", 7, "config.pool.slots=7 must be even"),
     ("advantage.statistics", "batch", "config.advantage.statistics='batch' is not allowed; use one of trajectory, step"),
     ("evaluation.temperatures", (-1.0,), "config.evaluation.temperatures"),
-    ("microbatch.widths", (256,), "config.microbatch.widths=.* must reach config.sampler.max_tokens=1280"),
-    ("loop.minibatches", 15, "config.loop.minibatches=15 is more than the 14 on-policy tasks"),
+    ("microbatch.widths", (256,), "config.microbatch.widths=.* must reach config.sampler.max_tokens=1024"),
+    ("loop.minibatches", 8, "config.loop.minibatches=8 is more than the 7 on-policy tasks"),
 ])
 def test_wrong_keys_types_and_values_are_named(path, value, says):
     raw = config("rspo").to_dict()

@@ -3,8 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-PRM_HEAD_AXES = {"fc1": (None, None), "b1": (None,), "fc2": (None, None), "b2": (None,)}  # small: on every device
-
 
 def init_prm_head(key: jax.Array, d: int, width: int) -> dict[str, jax.Array]:
     """fc1 [d, w] normal(d^-1/2), fc2 [w, 1] zero: an untrained head gives every step the reward 0."""

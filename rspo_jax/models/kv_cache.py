@@ -45,11 +45,6 @@ def empty(config: model_config.DecoderConfig, slots: int, size: int) -> Cache:
     )
 
 
-def reset(cache: Cache, slots_mask: jax.Array) -> Cache:
-    """The cache with the slots of slots_mask [S] bool emptied. Nothing but their length changes."""
-    return dataclasses.replace(cache, length=jnp.where(slots_mask, 0, cache.length))
-
-
 def append(cache: Cache, new_keys: jax.Array, new_values: jax.Array, lengths: jax.Array) -> Cache:
     """Writes the first lengths[s] of W new tokens behind slot s's own length.
 

@@ -86,7 +86,7 @@ ALWAYS = (
             both("KL to the reference", "kl_ref"),
             Chart(
                 "KL of the explorer to the agent",
-                [Line("explorer", "kl_from_agent", "explorer", DASHED), Line("harvest", "kl_from_agent", "harvest")],
+                [Line("harvest", "kl_from_agent", "harvest")],
             ),
             both("States seen at least twice", "identical_states"),
             both("Steps that start in such a state", "identical_share", "percent"),

@@ -23,6 +23,15 @@ def encode(record: Mapping[str, Any]) -> str:
     return json.dumps({**record, **dict.fromkeys(lost), NON_FINITE: lost}, allow_nan=False) + "\n"
 
 
+def plain(value: Any) -> Any:
+    """A nested value as strict JSON has it: numbers that are not finite become the strings "inf", "-inf" and "nan"."""
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def decode(line: str) -> dict[str, Any]:
     """The record that `encode` was given."""
     record = json.loads(line)

@@ -11,8 +11,8 @@ from typing import Any
 
 from envs import pool as env_pool
 from rspo_jax import interrupt
+from rspo_jax.report import jsonl, results
 from rspo_jax.report import play as report_play
-from rspo_jax.report import results
 from rspo_jax.rollout import collect
 from rspo_jax.train import evaluate, on_policy, rspo, sft
 from rspo_jax.train import prm as prm_training
@@ -34,7 +34,7 @@ def train(config: Mapping[str, Any], workdir: str) -> None:
             return
         sessions.save_model(session, params)
     summary = results.summarize(workdir)
-    (pathlib.Path(workdir) / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (pathlib.Path(workdir) / SUMMARY).write_text(json.dumps(jsonl.plain(summary), indent=2) + "\n", encoding="utf-8")
     print(results.render(summary))
 
 
@@ -60,7 +60,7 @@ def prm(config: Mapping[str, Any], workdir: str) -> None:
 
     with _open(config, workdir, workdir, prepare) as session:
         _, result = prm_training.load_or_train(session)
-    print(json.dumps(result, indent=2))
+    print(json.dumps(jsonl.plain(result), indent=2))
 
 
 def evaluation(config: Mapping[str, Any], workdir: str) -> None:

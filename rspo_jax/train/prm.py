@@ -18,7 +18,7 @@ from safetensors import numpy as safetensors
 from rspo_jax import types
 from rspo_jax.algorithms import reward_loss
 from rspo_jax.models import decoder, heads
-from rspo_jax.report import summary
+from rspo_jax.report import jsonl, summary
 from rspo_jax.rollout import batching
 from rspo_jax.train import learn
 from rspo_jax.train import session as sessions
@@ -38,7 +38,7 @@ def load_or_train(session: sessions.Session):
         safetensors.save_file({name: np.ascontiguousarray(x) for name, x in head.items()}, directory / HEAD)
         # Written last and whole: a head without a result is not complete.
         partial = directory / (RESULT + ".partial")
-        partial.write_text(json.dumps(result | {"made_with": made_with}, indent=2) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(jsonl.plain(result | {"made_with": made_with}), indent=2) + "\n", encoding="utf-8")
         partial.rename(directory / RESULT)
     result = json.loads((directory / RESULT).read_text(encoding="utf-8"))
     if result["made_with"] != made_with:

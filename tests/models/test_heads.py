@@ -26,4 +26,3 @@ def test_a_fresh_head_says_zero_and_can_learn():
     reward, gradient = jax.value_and_grad(lambda p: heads.prm_head(p, h).sum())(params)
     assert reward == 0.0 and heads.prm_head(params, h).dtype == jnp.float32
     assert np.abs(gradient["fc2"]).max() > 0  # the zero layer moves first
-    assert params.keys() == heads.PRM_HEAD_AXES.keys()

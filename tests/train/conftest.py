@@ -1,6 +1,5 @@
 """Two whole runs share these: a few games, a model made from nothing, and a compilation cache."""
 
-import json
 import os
 import pathlib
 import subprocess
@@ -33,17 +32,3 @@ def rspo(games, tmp_path_factory):
         return subprocess.Popen(arguments, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     return start
-
-
-def finish(process, code=0, timeout=300):
-    """Waits for a command and returns what it printed."""
-    output, _ = process.communicate(timeout=timeout)
-    assert process.returncode == code, output
-    return output
-
-
-def metrics(workdir):
-    """The lines of metrics.jsonl without what a clock wrote."""
-    lines = [json.loads(line) for line in (pathlib.Path(workdir) / "metrics.jsonl").read_text().split("\n") if line]
-    return {(line["kind"], line["tick"]): {name: value for name, value in line.items() if "seconds" not in name}
-            for line in lines}

@@ -1,19 +1,17 @@
 """Whole runs from the command line: what is written, that a stopped run resumes exactly, and that GRPO runs too."""
 
 import json
-import pathlib
 import signal
-import time
 
 import jax
 import numpy as np
 import pytest
+from whole_runs import finish, metrics, stop_at
 
 from rspo_jax import checkpoint, sharding
 from rspo_jax.models import hf
 from rspo_jax.train import session, settings
 from rspo_jax.updates import accumulate
-from tests.train.conftest import finish, metrics
 
 LONG = ("config.loop.updates=4", "config.rspo.updates_per_phase=2", "config.evaluation.every=4",
         "config.policy.entropy_coef=0.01")
@@ -24,16 +22,6 @@ def uninterrupted(rspo, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run") / "whole"
     output = finish(rspo("train", workdir, *LONG))
     return workdir, output
-
-
-def stop_at(process, workdir, kind, tick, number):
-    """Sends a signal as soon as a line of metrics is written."""
-    deadline = time.monotonic() + 200
-    file = pathlib.Path(workdir) / "metrics.jsonl"
-    while not (file.exists() and (kind, tick) in metrics(workdir)):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
-        time.sleep(0.02)
-    process.send_signal(number)
 
 
 def test_a_run_leaves_everything_in_its_workdir(uninterrupted):
@@ -59,7 +47,7 @@ def test_phases_and_counts(uninterrupted):
     assert all(line["ratio_max"] < 1.001 for (kind, _), line in lines.items() if kind == "explorer")
 
 
-@pytest.mark.parametrize("kind, tick", [("explorer", 1), ("update", 1), ("explorer", 3)])
+@pytest.mark.parametrize("kind, tick", [("explorer", 1), ("update", 3)])
 def test_a_stopped_run_resumes_exactly(rspo, uninterrupted, tmp_path, kind, tick):
     workdir = tmp_path / "run"
     process = rspo("train", workdir, *LONG)

@@ -95,7 +95,8 @@ def test_wrong_paths_fail_at_once_with_a_remedy(tmp_path, monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match="ALFWORLD_DATA are both empty.*rspo envs make alfworld --out DIR"):
         alfworld.make("")
-    with pytest.raises(FileNotFoundError, match=f"config.pool.options.data='{tmp_path}/x' does not exist.*rspo envs make alfworld"):
+    missing = f"config.pool.options.data='{tmp_path}/x' does not exist.*rspo envs make alfworld"
+    with pytest.raises(FileNotFoundError, match=missing):
         alfworld.make(f"{tmp_path}/x")
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=f"ALFWORLD_DATA='{tmp_path}' has none of train/"):

@@ -1,0 +1,29 @@
+"""What tests do with a command that runs in another process."""
+
+import json
+import pathlib
+import time
+
+
+def finish(process, code=0, timeout=300):
+    """Waits for a command and returns what it printed."""
+    output, _ = process.communicate(timeout=timeout)
+    assert process.returncode == code, output
+    return output
+
+
+def metrics(workdir):
+    """The lines of metrics.jsonl without what a clock wrote."""
+    lines = [json.loads(line) for line in (pathlib.Path(workdir) / "metrics.jsonl").read_text().split("\n") if line]
+    return {(line["kind"], line["tick"]): {name: value for name, value in line.items() if "seconds" not in name}
+            for line in lines}
+
+
+def stop_at(process, workdir, kind, tick, number):
+    """Sends a signal as soon as a line of metrics is written."""
+    deadline = time.monotonic() + 200
+    file = pathlib.Path(workdir) / "metrics.jsonl"
+    while not (file.exists() and (kind, tick) in metrics(workdir)):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.02)
+    process.send_signal(number)
