@@ -13,7 +13,7 @@ WORKDIR ?= runs/quickstart-$(BASE)
 GAMES := data/alfworld
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: install quickstart report warm-start test check bench
+.PHONY: install quickstart report warm-start test test-warm-start check bench
 
 install: $(VENV)/.installed
 
@@ -41,9 +41,15 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
+test-warm-start: install $(GAMES)/games.json
+	$(BIN)/pytest -q -s -m rebuild tests/train
+
 check: install $(GAMES)/games.json
 	$(BIN)/ruff check .
 	$(BIN)/rspo envs check $(GAMES)
 
 bench: install $(GAMES)/games.json
-	for script in bench/*.py; do $(BIN)/python $$script; done
+	$(BIN)/python bench/alfworld_speed.py $(GAMES)
+	$(BIN)/python bench/pool.py --alfworld $(GAMES)
+	$(BIN)/python bench/model_speed.py
+	$(BIN)/python bench/sampler.py

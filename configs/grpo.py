@@ -8,4 +8,9 @@ from configs import variants
 
 def get_config(arg: str = "alfworld"):
     """arg: an environment of variants.ENVIRONMENTS, then optionally `smoke`."""
-    return variants.build(arg, rspo=None)
+    config = variants.build(arg, rspo=None)
+    if "smoke" not in arg:
+        # The episodes that configs/rspo.py plays for its 24 updates: a PRM's 512, and 8 loops of 3 * 56 + 64 + 3 * 56.
+        config.loop.updates = 58
+        config.evaluation.every = 29
+    return config

@@ -104,13 +104,10 @@ def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tupl
         ValueError: a row is longer than the widest width. Nothing is ever cut here.
     """
     lengths = row_lengths(batch)
-    if lengths.size and lengths.max() > options.widths[-1]:
-        raise ValueError(f"A row of {lengths.max()} tokens does not fit config.microbatch.widths={options.widths}; "
-                         f"add a width of at least config.sampler.max_tokens.")
     order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]  # the longest first: what is left over is short
     parts = []
     while len(order):
-        width = next(width for width in options.widths if width >= lengths[order[0]])
+        width = fitting(lengths[order[0]], options)
         rows = options.rows(width)
         index, order = order[:rows], order[rows:]
         arrays = {}
@@ -124,6 +121,14 @@ def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tupl
             arrays[field.name] = values
         parts.append((index, types.TrajectoryBatch(**arrays)))
     return parts
+
+
+def fitting(length: int, options: MicrobatchOptions) -> int:
+    """The narrowest width that a row of this length fits."""
+    if length > options.widths[-1]:
+        raise ValueError(f"A row of {length} tokens does not fit config.microbatch.widths={options.widths}; "
+                         f"add a width of at least config.sampler.max_tokens.")
+    return next(width for width in options.widths if width >= length)
 
 
 def row_lengths(batch: types.TrajectoryBatch) -> np.ndarray:

@@ -151,14 +151,13 @@ class Sft:
 
     episodes: int
     expert_noise: float  # share of the expert's actions that are random
-    updates: int
-    batch_size: int  # rows
+    updates: int  # each on one full micro-batch
     learning_rate: float  # falls linearly to 0
     environment_weight: float  # of tokens that the environment wrote, beside 1 for those of the expert
     model: NewModel
 
     def __post_init__(self):
-        _require("sft", self, episodes=_POSITIVE, expert_noise=_FRACTION, updates=_POSITIVE, batch_size=_POSITIVE,
+        _require("sft", self, episodes=_POSITIVE, expert_noise=_FRACTION, updates=_POSITIVE,
                  learning_rate=_POSITIVE, environment_weight=_NOT_NEGATIVE)
 
 

@@ -80,7 +80,10 @@ def run(session: sessions.Session) -> None:
         rng = np.random.default_rng([session.settings.seed, sessions.WARM_START, update])
         # Short rows first: copying an object's name from the observation is learned there, and they cost least.
         share = min(1.0, SHORTEST_SHARE + 2 * update / options.updates)
-        rows = rng.choice(math.ceil(share * len(batch.tokens)), options.batch_size)
+        # A row and those a little shorter, as many as one micro-batch holds: nearly no padding.
+        last = rng.integers(math.ceil(share * len(lengths)))
+        width = batching.fitting(lengths[last], session.settings.microbatch)
+        rows = np.arange(max(0, last + 1 - session.settings.microbatch.rows(width)), last + 1)
         part = batching.take(batch, rows)
         part.weight[:] = importance[rows] / importance[rows].sum()
         microbatches = [sessions.place(session, micro) for _, micro in batching.split(part, session.settings.microbatch)]

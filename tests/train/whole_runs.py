@@ -1,8 +1,22 @@
 """What tests do with a command that runs in another process."""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 import time
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def start(command, workdir, *overrides, games, cache, config="rspo", variant="alfworld,smoke"):
+    """The process of an `rspo` command on the CPU; overrides are flags without their dashes."""
+    arguments = [sys.executable, "-m", "rspo_jax.cli", command, f"--config=configs/{config}.py:{variant}",
+                 f"--workdir={workdir}", f"--config.pool.options.data={games}", *(f"--{each}" for each in overrides)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache),
+                                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return subprocess.Popen(arguments, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finish(process, code=0, timeout=300):
