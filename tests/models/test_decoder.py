@@ -124,7 +124,7 @@ def test_cached_turns_equal_whole_rows(family):
     turns = [[9, 3, 0, 5], [1, 1, 1, 1], [0, 7, 9, 1], [1, 0, 1, 1], [9, 9, 9, 9], [1, 1, 0, 1], [5, 2, 1, 0]]
     for turn, lengths in enumerate(turns):
         if turn == 4:  # slot 1's episode ends and another takes its place
-            cache = dataclasses.replace(cache, length=cache.length.at[1].set(0))
+            cache = dataclasses.replace(cache, length=cache.length * np.array([1, 0, 1, 1], np.int32))
             history[1] = []
         tokens = rng.integers(0, 48, (4, 1 if max(lengths) == 1 else 9)).astype(np.int32)
         for slot, length in enumerate(lengths):
