@@ -10,7 +10,7 @@ def get_config(arg: str = "alfworld"):
     """arg: an environment of variants.ENVIRONMENTS, then optionally `smoke`."""
     config = variants.build(arg, rspo=None)
     if "smoke" not in arg:
-        # The episodes that configs/rspo.py plays for its 27 updates: a PRM's 512, and 9 loops of 3 * 56 + 64 + 3 * 56.
-        config.loop.updates = 64
-        config.evaluation.every = 32
+        # The episodes that configs/rspo.py plays for its 24 updates: a PRM's 512, and 8 loops of 3 * 56 + 64 + 3 * 56.
+        config.loop.updates = 58
+        config.evaluation.every = 29
     return config
