@@ -12,7 +12,7 @@ WARM_START = pathlib.Path(__file__).parent / "warm_start"
 
 
 def alfworld_tiny() -> ConfigDict:
-    """ALFWorld with the 0.5M-parameter policy that the project makes itself: what two cores train in minutes."""
+    """ALFWorld with the 0.4M-parameter policy that the project makes itself: what two cores train in minutes."""
     config = ConfigDict()
     config.seed = 0
     config.mesh = ConfigDict({"fsdp": 1, "tensor": 1})
