@@ -40,12 +40,12 @@ def alfworld_tiny() -> ConfigDict:
         "system": "",
     })
     config.sampler = ConfigDict({
-        "max_tokens": 1024,
+        "max_tokens": 640,
         "max_new_tokens": 12,
-        "prefill_widths": (32, 256),
-        "read_sizes": (320, 640, 1024),
+        "prefill_widths": (24, 96),
+        "read_sizes": (192, 384, 640),
     })
-    config.microbatch = ConfigDict({"tokens": 4096, "widths": (320, 512, 768, 1024)})
+    config.microbatch = ConfigDict({"tokens": 4096, "widths": (192, 320, 448, 640)})
     config.evaluation = ConfigDict({
         "every": 24,
         "splits": ("valid_unseen", "valid_seen"),

@@ -40,7 +40,7 @@ LLAMA3 = (
 
 def make_directory(directory, template, special, eos, pad=None, eos_ids=None):
     """A directory like Qwen's or Llama's: other special tokens, and a vocabulary that joins newlines as theirs do."""
-    tokenizer.build_small(WORDS, directory)
+    tokenizer.build_small(WORDS, (), directory)
     content = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     vocab = content["model"]["vocab"]
     vocab |= {"Ċ" * n: len(vocab) + n - 2 for n in (2, 3, 4)}
@@ -59,7 +59,7 @@ def make_directory(directory, template, special, eos, pad=None, eos_ids=None):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     directory = tmp_path_factory.mktemp("small")
-    tokenizer.build_small(WORDS, directory)
+    tokenizer.build_small(WORDS, (), directory)
     return tokenizer.ChatTokenizer.load(directory)
 
 
@@ -178,8 +178,8 @@ def test_small_loses_nothing(small, text):
 
 
 def test_small_is_the_same_bytes_for_the_same_words(tmp_path):
-    tokenizer.build_small(WORDS, tmp_path / "a")
-    tokenizer.build_small(sorted(WORDS + WORDS), tmp_path / "b")
+    tokenizer.build_small(WORDS, (), tmp_path / "a")
+    tokenizer.build_small(sorted(WORDS + WORDS), (), tmp_path / "b")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -192,7 +192,7 @@ def test_padded_vocab_size(small):
 @pytest.mark.parametrize("word", ["go to", "mug1", "", " ", "<a b>"])
 def test_small_refuses_what_would_never_be_one_token(word, tmp_path):
     with pytest.raises(ValueError, match=re.escape(repr(word))):
-        tokenizer.build_small([word], tmp_path)
+        tokenizer.build_small([word], (), tmp_path)
 
 
 def test_save_copies_every_file_and_loads_alike(chatml, tmp_path):
@@ -238,7 +238,7 @@ def test_directories_that_are_incomplete_are_refused(tmp_path):
 
 
 def test_the_model_type_beside_the_tokenizer_changes_nothing(tmp_path):
-    tokenizer.build_small(["put", "a", "mug"], tmp_path)
+    tokenizer.build_small(["put", "a", "mug"], (), tmp_path)
     alone = tokenizer.ChatTokenizer.load(tmp_path).encode("put a mug").tolist()
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     assert tokenizer.ChatTokenizer.load(tmp_path).encode("put a mug").tolist() == alone

@@ -12,6 +12,7 @@ from envs.alfworld import data as games
 make_games = generate.make_games
 check_games = check.check_games
 words = vocabulary.words
+PHRASES = vocabulary.PHRASES
 Expert = expert.Expert
 
 

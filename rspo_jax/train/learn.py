@@ -1,9 +1,10 @@
 """From played episodes to an updated policy: advantages, weights, minibatches, the update, and its metrics."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from rspo_jax import types
@@ -27,7 +28,7 @@ def dense_advantages(session: sessions.Session, trajectories: Sequence[types.Tra
     rewards, mask = batching.step_array(trajectories, "dense_reward"), batching.step_mask(trajectories)
     if session.settings.rspo.dense_advantage == "process":
         rewards = rewards - session.settings.advantage.invalid_penalty * _invalid(trajectories)
-        return np.asarray(advantages.process(jnp.asarray(rewards), jnp.asarray(mask), batching.group_index(trajectories)))
+        return np.asarray(_process(rewards, mask, batching.group_index(trajectories)))
     return _relative(session, trajectories, rewards.sum(axis=1))
 
 
@@ -36,11 +37,18 @@ def _invalid(trajectories):
 
 
 def _relative(session, trajectories, returns):
-    options = session.settings.advantage
-    scores = advantages.step_scores(jnp.asarray(returns), jnp.asarray(_invalid(trajectories)), options.invalid_penalty)
-    return np.asarray(advantages.group_relative(
-        scores, jnp.asarray(returns), jnp.asarray(batching.step_mask(trajectories)),
-        jnp.asarray(batching.group_index(trajectories)), options.statistics, options.singleton))
+    return np.asarray(_group_relative(returns, _invalid(trajectories), batching.step_mask(trajectories),
+                                      batching.group_index(trajectories), session.settings.advantage))
+
+
+@functools.partial(jax.jit, static_argnames="options")
+def _group_relative(returns, invalid, step_mask, group, options):
+    scores = advantages.step_scores(returns, invalid, options.invalid_penalty)
+    return advantages.group_relative(scores, returns, step_mask, group, options.statistics, options.singleton)
+
+
+_process = jax.jit(advantages.process)
+_token_weights = jax.jit(masking.aggregation_weights, static_argnames=("aggregation", "max_length"))
 
 
 def update(session: sessions.Session, step: Callable, state: types.TrainState, trajectories: Sequence[types.Trajectory],
@@ -114,8 +122,8 @@ def weighted(batch: types.TrajectoryBatch, alpha: float, settings) -> types.Traj
     # The trajectories of a minibatch, renumbered from 0 as aggregation_weights counts them.
     trajectory = np.unique(batch.trajectory, return_inverse=True)[1].astype(np.int32)
     for mask, share in ((on, 1 - alpha), (off, alpha)):
-        weight = masking.aggregation_weights(jnp.asarray(mask), jnp.asarray(trajectory), settings.advantage.aggregation,
-                                             settings.sampler.max_tokens)
+        weight = _token_weights(mask, trajectory, aggregation=settings.advantage.aggregation,
+                                max_length=settings.sampler.max_tokens)
         batch.weight[:] += share * np.asarray(weight)
     return batch
 

@@ -39,7 +39,7 @@ def make_model(settings: run_settings.Settings, directory: pathlib.Path) -> None
     """Writes a randomly initialised Qwen2.5-architecture model and its word-level tokenizer as a Hugging Face directory."""
     shutil.rmtree(directory, ignore_errors=True)  # of an earlier start in the same workdir
     family = importlib.import_module(settings.pool.family)
-    chat.build_small(family.words(), directory)
+    chat.build_small(family.words(), family.PHRASES, directory)
     tokenizer = chat.ChatTokenizer.load(directory)
     options = settings.sft.model
     config = model_config.DecoderConfig(

@@ -48,7 +48,7 @@ class Pool:
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tokenizer")
-    chat.build_small(["start", "at", "count", "go", "stay"], directory)
+    chat.build_small(["start", "at", "count", "go", "stay"], (), directory)
     return chat.ChatTokenizer.load(directory)
 
 
