@@ -1,8 +1,9 @@
 """An expert that plays like a policy must: it knows the task's words and what it has seen, not where things are.
 
 It searches likely receptacles first (`prior`), takes the target when it sees it, treats it, and puts it away. With
-`noise` it errs now and then: it plays a random action, half of them admissible and half that change nothing, so that its
-episodes also show how to recover; those are what behaviour cloning of a warm start wants.
+`noise` it errs now and then: half of its errors repeat its last action (the sticky actions of the Arcade Learning Environment),
+a quarter are random admissible actions, a quarter misread the room and change nothing. So its episodes also show how to go on
+after an error; those are what behaviour cloning of a warm start wants.
 """
 
 import dataclasses
@@ -59,19 +60,20 @@ class Expert:
         self._contents: dict[str, set[str]] = {}  # what is known to be in the receptacles that were looked into
         self._shut: set[str] = set()  # receptacles that were seen closed, and not seen open since
         self._held = ""
+        self._last = ""
         self._treated: set[str] = set()
-        self.erred = False
 
     def act(self, observation: Observation) -> str:
-        """The next action, and `erred` whether it is noise. Raises ValueError where no action is admissible."""
+        """The next action, an admissible one unless it is noise. Raises ValueError where there are none."""
         if not observation.admissible:
             raise ValueError("the expert chooses among admissible actions and the observation lists none")
         self._read(observation.text)
-        self.erred = self._rng.random() < self._noise
-        if self.erred:
-            return self._rng.choice(observation.admissible) if self._rng.random() < 0.5 else self._misstep()
-        action = self._holding(observation.admissible) if self._held else self._searching(observation.admissible)
-        return action if action in observation.admissible else self._rng.choice(observation.admissible)
+        if self._rng.random() < self._noise:
+            self._last = self._error(observation.admissible)
+        else:
+            action = self._holding(observation.admissible) if self._held else self._searching(observation.admissible)
+            self._last = action if action in observation.admissible else self._rng.choice(observation.admissible)
+        return self._last
 
     def _read(self, text: str) -> None:
         """Notes what an observation says."""
@@ -91,8 +93,14 @@ class Expert:
             self._shut.discard(place)
             self._contents[place] = set(re.findall(_NAME, things))
 
-    def _misstep(self) -> str:
-        """What a policy that misreads the room says: mostly not admissible, so that nothing happens."""
+    def _error(self, admissible: tuple[str, ...]) -> str:
+        kind = self._rng.random()
+        if kind < 0.5 and self._last:
+            return self._last
+        return self._rng.choice(admissible) if kind < 0.75 else self._misread()
+
+    def _misread(self) -> str:
+        """What somebody says who misreads the room: mostly not admissible, so that nothing happens."""
         place = self._rng.choice(self._places)
         things = sorted(thing for held in self._contents.values() for thing in held)
         thing = self._rng.choice(things) if things else f"{self._goal.target} 1"
