@@ -1,9 +1,8 @@
 """An expert that plays like a policy must: it knows the task's words and what it has seen, not where things are.
 
 It searches likely receptacles first (`prior`), takes the target when it sees it, treats it, and puts it away. With
-`noise` it errs now and then: half of its errors repeat its last action (the sticky actions of the Arcade Learning Environment),
-a quarter are random admissible actions, a quarter misread the room and change nothing. So its episodes also show how to go on
-after an error; those are what behaviour cloning of a warm start wants.
+`noise` it errs now and then: half of its errors are random admissible actions, half misread the room and mostly change nothing.
+So its episodes also show how to go on after an error; those are what behaviour cloning of a warm start wants.
 """
 
 import dataclasses
@@ -60,7 +59,6 @@ class Expert:
         self._contents: dict[str, set[str]] = {}  # what is known to be in the receptacles that were looked into
         self._shut: set[str] = set()  # receptacles that were seen closed, and not seen open since
         self._held = ""
-        self._last = ""
         self._treated: set[str] = set()
 
     def act(self, observation: Observation) -> str:
@@ -69,11 +67,9 @@ class Expert:
             raise ValueError("the expert chooses among admissible actions and the observation lists none")
         self._read(observation.text)
         if self._rng.random() < self._noise:
-            self._last = self._error(observation.admissible)
-        else:
-            action = self._holding(observation.admissible) if self._held else self._searching(observation.admissible)
-            self._last = action if action in observation.admissible else self._rng.choice(observation.admissible)
-        return self._last
+            return self._rng.choice(observation.admissible) if self._rng.random() < 0.5 else self._misread()
+        action = self._holding(observation.admissible) if self._held else self._searching(observation.admissible)
+        return action if action in observation.admissible else self._rng.choice(observation.admissible)
 
     def _read(self, text: str) -> None:
         """Notes what an observation says."""
@@ -92,12 +88,6 @@ class Expert:
         for place, things in _SEEN.findall(text):
             self._shut.discard(place)
             self._contents[place] = set(re.findall(_NAME, things))
-
-    def _error(self, admissible: tuple[str, ...]) -> str:
-        kind = self._rng.random()
-        if kind < 0.5 and self._last:
-            return self._last
-        return self._rng.choice(admissible) if kind < 0.75 else self._misread()
 
     def _misread(self) -> str:
         """What somebody says who misreads the room: mostly not admissible, so that nothing happens."""
