@@ -87,6 +87,10 @@ def base_algorithm() -> ConfigDict:
         "entropy_coef": 0.0,
     })
     config.advantage = ConfigDict({
+        "estimator": "grpo",
+        "gigpo": {"omega": 1.0, "gamma": 0.95, "form": "z_score", "anchor_similarity": 1.0},  # read by estimator "gigpo"
+        "overlong": {"buffer": 4, "factor": 0.0},
+        "kl_coef": 0.0,
         "statistics": "trajectory",
         "singleton": "zero",
         "invalid_penalty": 0.1,

@@ -53,8 +53,11 @@ def test_rspo_with_the_papers_defaults_splits_a_batch_of_sixteen_tasks():
     ("model", "qwen", "config.model='qwen' must be a section"),
     ("pool.slots", 7, "config.pool.slots=7 must be even"),
     ("advantage.statistics", "batch", "config.advantage.statistics='batch' is not allowed; use one of trajectory, step"),
+    ("advantage.estimator", "grop", "config.advantage.estimator='grop' is not allowed; use one of grpo, dr_grpo, rloo"),
+    ("advantage.gigpo.anchor_similarity", 0.0, "config.advantage.gigpo.anchor_similarity=0.0 is not allowed"),
+    ("advantage.overlong", {"buffer": 99, "factor": 1.0}, "config.advantage.overlong.buffer=99 is more than"),
     ("evaluation.temperatures", (-1.0,), "config.evaluation.temperatures"),
-    ("microbatch.widths", (256,), "config.microbatch.widths=.* must reach config.sampler.max_tokens=1024"),
+    ("microbatch.widths", (256,), "config.microbatch.widths=.* must reach config.sampler.max_tokens=640"),
     ("loop.minibatches", 8, "config.loop.minibatches=8 is more than the 7 on-policy tasks"),
 ])
 def test_wrong_keys_types_and_values_are_named(path, value, says):

@@ -88,12 +88,6 @@ def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.T
     )
 
 
-def spread(step_values: np.ndarray, batch: types.TrajectoryBatch) -> np.ndarray:
-    """Gives each action token its step's value: [B, T] -> [R, L], 0 on the other tokens."""
-    values = step_values[batch.trajectory[:, None], batch.step]
-    return np.where(batch.action_mask, values, 0.0).astype(np.float32)
-
-
 def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tuple[np.ndarray, types.TrajectoryBatch]]:
     """Micro-batches of `options.tokens` tokens, rows of like length together, each as wide as it needs to be.
 

@@ -3,7 +3,7 @@
 import time
 
 from rspo_jax import interrupt
-from rspo_jax.train import evaluate, learn
+from rspo_jax.train import estimate, evaluate, learn
 from rspo_jax.train import session as sessions
 from rspo_jax.updates import accumulate, policy
 
@@ -25,7 +25,7 @@ def run(session: sessions.Session, stop: interrupt.Stop):
         began = time.perf_counter()
         episodes = sessions.draw(session, progress, settings.loop.tasks_per_update, settings.loop.group_size)
         rollout = sessions.play(session, agent.params, episodes, "agent", progress.updates)
-        advantage = learn.outcome_advantages(session, rollout.trainable)
+        advantage = estimate.outcome_advantages(session, rollout.trainable)
         agent, metrics = learn.update(session, step, agent, rollout.trainable, advantage)
 
         progress.updates += 1

@@ -15,7 +15,7 @@ import numpy as np
 
 from rspo_jax import interrupt
 from rspo_jax.rollout import replay
-from rspo_jax.train import evaluate, learn, prm
+from rspo_jax.train import estimate, evaluate, learn, prm
 from rspo_jax.train import session as sessions
 from rspo_jax.updates import accumulate, policy
 
@@ -47,7 +47,7 @@ def run(session: sessions.Session, stop: interrupt.Stop):
         if progress.phase == "explorer" and progress.phase_updates < k:
             explorer = explorer or accumulate.branch(agent)
             rollout = _play(session, progress, explorer, "explorer", settings.on_policy_tasks, head)
-            advantage = learn.dense_advantages(session, rollout.trainable)
+            advantage = estimate.dense_advantages(session, rollout.trainable)
             explorer, metrics = learn.update(session, explorer_step, explorer, rollout.trainable, advantage)
             progress.phase_updates += 1
             kind, tick = "explorer", progress.loop * k + progress.phase_updates
@@ -62,7 +62,7 @@ def run(session: sessions.Session, stop: interrupt.Stop):
 
         else:
             rollout = _play(session, progress, agent, "agent", settings.on_policy_tasks, head)
-            advantage = learn.outcome_advantages(session, rollout.trainable)
+            advantage = estimate.outcome_advantages(session, rollout.trainable)
             replayed, buffer = buffer[: settings.off_policy_episodes], buffer[settings.off_policy_episodes :]
             agent, metrics = learn.update(session, agent_step, agent, rollout.trainable, advantage, replayed)
             progress.updates += 1
@@ -84,8 +84,8 @@ def run(session: sessions.Session, stop: interrupt.Stop):
 
 def harvest(session: sessions.Session, progress: sessions.Progress, trajectories) -> list[replay.Item]:
     """The buffer: the reward swap, and the order in which phase 2 draws. Dense rewards end here."""
-    advantage = learn.outcome_advantages(session, trajectories)
-    items = [replay.Item(t, advantage[index, : len(t.steps)]) for index, t in enumerate(trajectories)]
+    advantage = estimate.outcome_advantages(session, trajectories)
+    items = [replay.Item(*pair) for pair in zip(trajectories, advantage, strict=True)]
     rng = np.random.default_rng([session.settings.seed, sessions.REPLAY, progress.loop])
     return replay.order(items, session.settings.rspo.replay, rng)
 

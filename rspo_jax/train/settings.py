@@ -14,12 +14,14 @@ from rspo_jax.algorithms import advantages, masking
 from rspo_jax.rollout import batching, dialogue, replay
 from rspo_jax.updates import policy
 
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp", "reinforce_pp_baseline")
 DENSE_ADVANTAGES = ("sum", "process")
 
 # What a value may be, and how that is said.
 _POSITIVE = (lambda x: 0 < x < math.inf, "a positive number")
 _NOT_NEGATIVE = (lambda x: 0 <= x < math.inf, "a number from 0 on")
 _FRACTION = (lambda x: 0 <= x < 1, "at least 0 and below 1")
+_SHARE = (lambda x: 0 <= x <= 1, "from 0 to 1")
 
 
 def _one_of(names):
@@ -74,14 +76,42 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Overlong:
+    """DAPO's soft punishment of a response that comes near config.sampler.max_new_tokens."""
+
+    buffer: int  # tokens before the cap in which the penalty grows
+    factor: float  # the penalty at the cap; 0 for none
+
+    def __post_init__(self):
+        _require("advantage.overlong", self, buffer=_POSITIVE, factor=_NOT_NEGATIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gigpo:
+    omega: float  # weight of the step part
+    gamma: float  # discount of the step returns
+    form: str  # of both parts: "z_score" (w/ std) or "centered" (w/o std)
+    anchor_similarity: float  # smallest likeness of two observations that are one state; 1 for equality
+
+    def __post_init__(self):
+        _require("advantage.gigpo", self, omega=_NOT_NEGATIVE, gamma=_SHARE, form=_one_of(("z_score", "centered")),
+                 anchor_similarity=(lambda x: 0 < x <= 1, "above 0 and at most 1, which is equality"))
+
+
+@dataclasses.dataclass(frozen=True)
 class Advantage:
+    estimator: str  # one of ESTIMATORS, see train/estimate.py
+    gigpo: Gigpo
+    overlong: Overlong
+    kl_coef: float  # of log pi_old - log pi_ref in the reward; that in the loss is config.policy.kl_coef
     statistics: str  # one of advantages.STATISTICS
     singleton: str  # one of advantages.SINGLETONS
     invalid_penalty: float  # taken off the score of a step whose response was malformed
     aggregation: str  # one of masking.AGGREGATIONS
 
     def __post_init__(self):
-        _require("advantage", self, statistics=_one_of(advantages.STATISTICS), singleton=_one_of(advantages.SINGLETONS),
+        _require("advantage", self, estimator=_one_of(ESTIMATORS), kl_coef=_NOT_NEGATIVE,
+                 statistics=_one_of(advantages.STATISTICS), singleton=_one_of(advantages.SINGLETONS),
                  invalid_penalty=_NOT_NEGATIVE, aggregation=_one_of(masking.AGGREGATIONS))
 
 
@@ -210,6 +240,9 @@ class Settings:
         if self.microbatch.widths[-1] < self.sampler.max_tokens:
             raise ValueError(f"config.microbatch.widths={self.microbatch.widths} must reach config.sampler.max_tokens="
                              f"{self.sampler.max_tokens}, the longest row.")
+        if self.advantage.overlong.factor and self.advantage.overlong.buffer > self.sampler.max_new_tokens:
+            raise ValueError(f"config.advantage.overlong.buffer={self.advantage.overlong.buffer} is more than "
+                             f"config.sampler.max_new_tokens={self.sampler.max_new_tokens}, the cap that it lies before.")
         if self.loop.minibatches > self.on_policy_tasks:
             raise ValueError(f"config.loop.minibatches={self.loop.minibatches} is more than the {self.on_policy_tasks} on-policy "
                              f"tasks of an update; use at most that.")
@@ -248,10 +281,10 @@ def read(config: Mapping[str, Any]) -> Settings:
     microbatch["multiple"] = config.get("mesh", {}).get("fsdp", 1)
     if pool.get("slots", 2) % 2:
         raise ValueError(f"config.pool.slots={pool['slots']} must be even: one half decodes while the other half steps.")
-    return _build(Settings, config | {"sampler": sampler, "microbatch": microbatch}, "config")
+    return build(Settings, config | {"sampler": sampler, "microbatch": microbatch}, "config")
 
 
-def _build(kind, values, path):
+def build(kind, values, path):
     """`kind(**values)`, sections and all, with errors that name the key's full path."""
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     if not isinstance(values, Mapping):
@@ -272,7 +305,7 @@ def _value(wanted, value, path):
             return None
         wanted = wanted.__args__[0]
     if dataclasses.is_dataclass(wanted):
-        return _build(wanted, value, path)
+        return build(wanted, value, path)
     if wanted in (int, float, bool, str):
         integer = isinstance(value, int) and not isinstance(value, bool)
         if wanted is float and integer:
