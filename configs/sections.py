@@ -102,6 +102,8 @@ def base_algorithm() -> ConfigDict:
         "group_size": 8,  # N
         "minibatches": 2,
         "temperature": 1.0,
+        "keep_groups": "all",
+        "sampling_tries": 1,
     })
     return config
 
@@ -109,9 +111,11 @@ def base_algorithm() -> ConfigDict:
 def rspo() -> ConfigDict:
     """The wrapper's own options; the letters of the paper in the comments."""
     return ConfigDict({
+        "arm": "swap",
         "updates_per_phase": 3,  # k; RSPO table 4: 3 is best, 10 loses 4.7 points of success rate
         "off_policy_fraction": 1 / 8,  # alpha; RSPO table 3: falls off a cliff at 1/4
         "explorer_learning_rate": 3e-4,
+        "dense_signal": "regression_prm",
         "dense_advantage": "sum",
         "reward_noise": 0.0,  # sigma; RSPO table 5
         "replay": "reward",  # RSPO table 2: random 12.8, variance 63.0, reward 70.6

@@ -81,6 +81,8 @@ def dense_advantages(session: sessions.Session, trajectories: Sequence[types.Tra
 
 def of_rewards(session: sessions.Session, trajectories: Sequence[types.Trajectory], rewards: Rewards) -> list[np.ndarray]:
     """Advantages by config.advantage.estimator."""
+    if not trajectories:
+        return []
     options = session.settings.advantage
     batch = batching.pad(trajectories, session.full_history)
     compared = compare(session, trajectories, batch, less_kl(session, trajectories, batch, rewards))
@@ -134,7 +136,7 @@ def per_token(trajectories: Sequence[types.Trajectory], values: np.ndarray) -> l
 def split(trajectories: Sequence[types.Trajectory], batch: types.TrajectoryBatch, values: np.ndarray) -> list[np.ndarray]:
     """The entries of token values, [R, L], at each trajectory's sampled tokens."""
     counts = [sum(len(step.response_tokens) for step in t.steps) for t in trajectories]
-    return np.split(values[batch.action_mask], np.cumsum(counts)[:-1]) if counts else []
+    return np.split(values[batch.action_mask], np.cumsum(counts)[:-1])
 
 
 def returns_to_go(rewards, penalty, step_mask):

@@ -1,5 +1,6 @@
 """From episodes and their advantages to an updated policy: weights, minibatches, the update, and its metrics."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -11,7 +12,7 @@ from rspo_jax.algorithms import masking
 from rspo_jax.report import summary
 from rspo_jax.rollout import batching, collect, replay
 from rspo_jax.train import session as sessions
-from rspo_jax.updates import policy
+from rspo_jax.updates import accumulate, policy
 
 SAMPLE = 4  # trajectories of each tick that the report can show
 LOGP_GAP_ALARM = 0.05  # largest difference between the sampler's and the trainer's log-prob of a token
@@ -20,19 +21,41 @@ LOGP_GAP_ALARM = 0.05  # largest difference between the sampler's and the traine
 _token_weights = jax.jit(masking.aggregation_weights, static_argnames=("aggregation", "max_length"))
 
 
-def update(session: sessions.Session, step: Callable, state: types.TrainState, trajectories: Sequence[types.Trajectory],
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """A policy in training: the agent, or the explorer."""
+
+    policy: types.TrainState
+
+
+def new_learner(session: sessions.Session) -> Learner:
+    """The initial policy at the start of training."""
+    optimizer = sessions.make_optimizer(session.settings.optimizer, session.settings.optimizer.learning_rate)
+    return Learner(accumulate.new_state(session.initial, optimizer))
+
+
+def make_steps(session: sessions.Session, *learning_rates: float) -> list[Callable]:
+    """The train step of a policy for each learning rate; they share what is compiled for the gradient."""
+    gradient = policy.make_policy_gradient(session.score, session.settings.policy)
+    optimizers = [sessions.make_optimizer(session.settings.optimizer, rate) for rate in learning_rates]
+    return [accumulate.make_update(gradient, optimizer) for optimizer in optimizers]
+
+
+def update(session: sessions.Session, step: Callable, learner: Learner, trajectories: Sequence[types.Trajectory],
            advantage: Sequence[np.ndarray], replayed: Sequence[replay.Item] = ()):
     """One update of a policy on its own episodes, and on replayed ones where there are any (RSPO eq. 1).
 
     Args:
-        step: update function of updates/accumulate.py; it donates `state`.
-        trajectories: played with `state`, of collect.Rollout.trainable.
+        step: of make_steps; it donates the learner.
+        trajectories: played with the learner, and not ended by an environment error.
         advantage: of each sampled token of each of them (train/estimate.py).
 
     Returns:
-        state and metrics.
+        learner and metrics.
     """
     began = time.perf_counter()
+    state = learner.policy
     batch = mixed_batch(session, state.params, trajectories, advantage, replayed)
     alpha = off_policy_share(session.settings, len(replayed))
     history = []
@@ -42,14 +65,15 @@ def update(session: sessions.Session, step: Callable, state: types.TrainState, t
         state, values = step(state, microbatches)
         history.append(policy.summarize(values))
     if not history:
-        session.run.note("an update had nothing to train on: no episode ended without an environment error")
+        session.run.note("an update had nothing to train on: every episode ended with an error, or its group was left out")
     metrics = {name: summary.mean(values[name] for values in history) for name in (history[0] if history else ())}
     if history:
         metrics |= {"ratio_max": max(values["ratio_max"] for values in history), "first_ratio_max": history[0]["ratio_max"],
                     "skipped_updates": sum(values["skipped_updates"] for values in history)}
     if session.settings.policy.kl_coef == 0:
         metrics.pop("kl_ref", None)  # nobody computed the reference's log-probs
-    return state, metrics | {"replayed": len(replayed), "seconds/update": time.perf_counter() - began}
+    counts = {"trained": len(trajectories), "replayed": len(replayed)}
+    return Learner(state), metrics | counts | {"seconds/update": time.perf_counter() - began}
 
 
 def mixed_batch(session, params, trajectories, advantage, replayed) -> types.TrajectoryBatch:

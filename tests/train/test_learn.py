@@ -64,17 +64,21 @@ def test_dense_advantages_do_not_look_at_the_outcome():
     np.testing.assert_allclose(estimate.dense_advantages(opened(), pair), [[2**-0.5] * 6, [-(2**-0.5)] * 6], rtol=1e-5)
 
 
+def harvest(opened, played):
+    return rspo.harvest(opened, session.Progress(), played, estimate.outcome_advantages(opened, played))
+
+
 def test_the_harvest_is_relabelled_with_outcomes():
     # The PRM likes the failure; the buffer puts the success first, with its outcome advantage.
     played = [episode(0, 0.0, dense=0.9), episode(0, 1.0, dense=-0.9), episode(1, 1.0), episode(1, 1.0)]
-    buffer = rspo.harvest(opened(), session.Progress(), played)
+    buffer = harvest(opened(), played)
     assert [item.trajectory.success for item in buffer] == [True, False]
     np.testing.assert_allclose(buffer[0].advantage, [2**-0.5] * 6, rtol=1e-5)
 
 
 def test_a_group_that_all_succeeds_is_left_out_whatever_its_penalties():
     played = [malformed(episode(0, 1.0), 0), episode(0, 1.0), episode(1, 1.0), episode(1, 0.0)]
-    buffer = rspo.harvest(opened(statistics="step"), session.Progress(), played)
+    buffer = harvest(opened(statistics="step"), played)
     assert {item.trajectory.group for item in buffer} == {1}
 
 
