@@ -77,6 +77,7 @@ def base_algorithm() -> ConfigDict:
         "max_grad_norm": 1.0,
     })
     config.policy = ConfigDict({
+        "ratio": "token",  # what the public code does; iStar eq. 6 is "step_sum", GSPO "row" with an epsilon of 3e-4 or so
         "epsilon_low": 0.2,
         "epsilon_high": 0.2,
         "clip": "generalized",  # RSPO eq. 4
