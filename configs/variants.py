@@ -1,24 +1,27 @@
-"""How the words behind the colon of `--config=configs/x.py:alfworld,smoke` make a config."""
+"""How the words behind the colon of `--config=configs/x.py:alfworld,rloo,smoke` make a config."""
 
 from ml_collections import ConfigDict, config_dict
 
-from configs import sections
+from configs import bases, sections
 
 ENVIRONMENTS = {"alfworld": sections.alfworld_tiny}
 
 
 def build(arg: str, rspo: ConfigDict | None) -> ConfigDict:
-    """The locked config of an environment and a method.
+    """The locked config of an environment, a base algorithm (GRPO where none is named) and a method.
 
     Raises:
-        ValueError: an unknown word; names those that exist.
+        ValueError: an unknown word, or more than one base; names those that exist.
     """
     environment, *words = arg.split(",")
-    if environment not in ENVIRONMENTS or set(words) - {"smoke"}:
-        raise ValueError(f"unknown variant {arg!r}; use one of {', '.join(ENVIRONMENTS)}, then optionally ',smoke'.")
+    named = [word for word in words if word in bases.BASES]
+    if environment not in ENVIRONMENTS or set(words) - {"smoke", *named} or len(named) > 1:
+        raise ValueError(f"unknown variant {arg!r}; use one of {', '.join(ENVIRONMENTS)}, then optionally one of "
+                         f"{', '.join(bases.BASES)}, then optionally 'smoke', with commas.")
     config = ENVIRONMENTS[environment]()
     config.update(sections.base_algorithm())
     config.rspo = config_dict.placeholder(ConfigDict) if rspo is None else rspo
+    bases.BASES[named[0] if named else "grpo"](config)
     if "smoke" in words:
         sections.smoke(config)
     return config.lock()

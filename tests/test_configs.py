@@ -8,7 +8,7 @@ import pytest
 
 from rspo_jax.train import settings
 
-CONFIGS = ["rspo", "grpo"]
+CONFIGS = ["rspo", "base"]
 VARIANTS = ["alfworld", "alfworld,smoke"]
 
 
@@ -26,7 +26,7 @@ def test_every_variant_is_valid_and_locked(name, variant):
 
 def test_every_config_file_is_tested():
     folder = pathlib.Path(importlib.import_module("configs").__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__", "sections", "variants"} == set(CONFIGS)
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__", "sections", "variants", "bases"} == set(CONFIGS)
 
 
 def test_configs_share_nothing():
@@ -41,7 +41,7 @@ def test_rspo_with_the_papers_defaults_splits_a_batch_of_sixteen_tasks():
     read = settings.read(built.to_dict())
     # V17: B = 16, N = 8, alpha = 1/8: 14 tasks = 112 episodes on-policy and 16 replayed.
     assert (read.on_policy_tasks, read.off_policy_episodes) == (14, 16)
-    read = settings.read(config("grpo").to_dict())
+    read = settings.read(config("base").to_dict())
     assert (read.on_policy_tasks, read.off_policy_episodes) == (read.loop.tasks_per_update, 0)
 
 
@@ -53,9 +53,12 @@ def test_rspo_with_the_papers_defaults_splits_a_batch_of_sixteen_tasks():
     ("model", "qwen", "config.model='qwen' must be a section"),
     ("pool.slots", 7, "config.pool.slots=7 must be even"),
     ("advantage.statistics", "batch", "config.advantage.statistics='batch' is not allowed; use one of trajectory, step"),
+    ("advantage.estimator", "grop", "config.advantage.estimator='grop' is not allowed; use one of grpo, dr_grpo, rloo"),
+    ("advantage.gigpo.anchor_similarity", 0.0, "config.advantage.gigpo.anchor_similarity=0.0 is not allowed"),
+    ("advantage.overlong", {"buffer": 99, "factor": 1.0}, "config.advantage.overlong.buffer=99 is more than"),
     ("evaluation.temperatures", (-1.0,), "config.evaluation.temperatures"),
-    ("microbatch.widths", (256,), "config.microbatch.widths=.* must reach config.sampler.max_tokens=1024"),
-    ("loop.minibatches", 8, "config.loop.minibatches=8 is more than the 7 on-policy tasks"),
+    ("microbatch.widths", (256,), "config.microbatch.widths=.* must reach config.sampler.max_tokens=640"),
+    ("loop.minibatches", 15, "config.loop.minibatches=15 is more than the 14 on-policy tasks"),
 ])
 def test_wrong_keys_types_and_values_are_named(path, value, says):
     raw = config("rspo").to_dict()

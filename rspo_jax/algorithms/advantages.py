@@ -21,11 +21,11 @@ FORMS = ("z_score", "centered", "leave_one_out")
 
 
 def step_scores(returns, invalid, invalid_penalty):
-    """Score of each step: its trajectory's return, less a penalty on the steps whose own response was malformed.
+    """Score of each step: its trajectory's return, less what its own response costs: a penalty on malformed ones.
 
     Args:
         returns: [B].
-        invalid: [B, T] bool.
+        invalid: [B, T] bool, or a cost of each step.
         invalid_penalty: positive number; 0.1 in the public code.
 
     Returns:

@@ -18,7 +18,7 @@ def step_returns(step_rewards, invalid, step_mask, gamma, invalid_penalty):
 
     Args:
         step_rewards: [B, T].
-        invalid: [B, T] bool.
+        invalid: [B, T] bool, or a cost of each step.
         step_mask: [B, T] bool.
         gamma: 0.95 in the public code.
         invalid_penalty: positive number; 0.1 in the public code.

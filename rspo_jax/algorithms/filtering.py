@@ -71,6 +71,6 @@ def overlong_penalty(lengths, max_length, buffer, factor):
         [...], not positive.
     """
     if not 0 < buffer <= max_length:
-        raise ValueError(f"config.overlong.buffer={buffer} must lie in 1..{max_length}, the cap of the response.")
+        raise ValueError(f"config.advantage.overlong.buffer={buffer} must lie in 1..{max_length}, the cap of the response.")
     exceed = lengths - (max_length - buffer)
     return jnp.minimum(-exceed / buffer * factor, 0.0)

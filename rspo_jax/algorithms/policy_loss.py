@@ -9,7 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rspo_jax.algorithms import masking
+from rspo_jax.algorithms import masking, spans
 
 LOG_RATIO_LIMIT = 20.0
 KL_LIMIT = 10.0
@@ -46,17 +46,15 @@ def log_ratio(logp, logp_behavior, layout, level):
     if level == "token":
         total = x
     elif level in ("step_sum", "step_mean"):
-        # Steps ascend along a row. Numbered by their order in the row, they are fewer than its tokens.
-        step = jnp.where(mask, layout.step, -1)
-        before = jnp.pad(jax.lax.cummax(step, axis=1), ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-        span = jnp.maximum(jnp.cumsum(step > before, axis=1) - 1, 0)
+        # Numbered by their order in the row, steps are fewer than its tokens.
+        span = jnp.maximum(jnp.cumsum(spans.first_tokens(layout), axis=1) - 1, 0)
         total = _span_sums(x, span)
         if level == "step_mean":
             total = total / jnp.maximum(_span_sums(mask.astype(x.dtype), span), 1.0)
     elif level == "row":
         total = jnp.minimum(masking.mean(x, mask, axis=1)[:, None], ROW_LOG_RATIO_LIMIT)
     else:
-        raise ValueError(f"config.policy.ratio_level={level!r} is unknown; use one of {', '.join(RATIO_LEVELS)}.")
+        raise ValueError(f"config.policy.ratio={level!r} is unknown; use one of {', '.join(RATIO_LEVELS)}.")
     return jnp.where(mask, jnp.clip(total, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), 0.0)
 
 

@@ -106,6 +106,12 @@ def preference_accuracy(logits, positive, negative, group):
     return masking.mean(margin > 0, pair)
 
 
+def preference_margin(logits, positive, negative, group):
+    """Mean of z_i - z_j over the pairs; 0 where there is no pair. Arguments as in preference."""
+    pair, margin = _pairs(logits, positive, negative, group)
+    return masking.mean(margin, pair)
+
+
 def cross_entropy(logits, positive):
     """Binary cross-entropy of each logit to its label (PRIME; per row of a step in iStar's multi-turn PRIME baseline).
 

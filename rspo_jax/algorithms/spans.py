@@ -60,6 +60,14 @@ def step_sum(token_values, layout, shape):
     return jnp.zeros(shape, values.dtype).at[layout.trajectory[:, None], layout.step].add(values)
 
 
+def first_tokens(layout):
+    """Marks the first action token of each step, [R, L] bool. The value before it is that of the step's prompt."""
+    chex.assert_equal_shape([layout.action_mask, layout.step])
+    step = jnp.where(layout.action_mask, layout.step, -1)  # steps ascend along a row
+    before = jnp.pad(jax.lax.cummax(step, axis=1), ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    return step > before
+
+
 def last_tokens(layout):
     """Marks the last action token of each step, [R, L] bool.
 

@@ -1,4 +1,4 @@
-"""Heads on a decoder's states: the process reward model of RSPO eq. 5."""
+"""Heads on a decoder's states: the process reward model of RSPO eq. 5, and the critic's value."""
 
 import jax
 import jax.numpy as jnp
@@ -24,3 +24,20 @@ def prm_head(params, h: jax.Array) -> jax.Array:
     """
     inner = jax.nn.gelu(h.astype(jnp.float32) @ params["fc1"] + params["b1"], approximate=False)
     return jnp.tanh((inner @ params["fc2"] + params["b2"])[..., 0])
+
+
+def init_value_head(d: int) -> dict[str, jax.Array]:
+    """weight [d] and bias [], both zero: an untrained critic expects nothing."""
+    return {"weight": jnp.zeros((d,)), "bias": jnp.zeros(())}
+
+
+def values_before(params, states: jax.Array) -> jax.Array:
+    """The value of the state before each token: that of token l is read at l - 1, and before token 0 it is 0.
+
+    Args:
+        states: [R, L, d], any float dtype; the head computes in float32.
+    Returns:
+        [R, L] float32.
+    """
+    values = states.astype(jnp.float32) @ params["weight"] + params["bias"]
+    return jnp.pad(values[:, :-1], ((0, 0), (1, 0)))

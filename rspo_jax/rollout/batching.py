@@ -6,6 +6,7 @@ into micro-batches of few shapes, so that nothing is compiled anew for each leng
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -88,14 +89,11 @@ def pad(trajectories: Sequence[types.Trajectory], full_history: bool) -> types.T
     )
 
 
-def spread(step_values: np.ndarray, batch: types.TrajectoryBatch) -> np.ndarray:
-    """Gives each action token its step's value: [B, T] -> [R, L], 0 on the other tokens."""
-    values = step_values[batch.trajectory[:, None], batch.step]
-    return np.where(batch.action_mask, values, 0.0).astype(np.float32)
-
-
-def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tuple[np.ndarray, types.TrajectoryBatch]]:
+def split(batch, options: MicrobatchOptions) -> list[tuple[np.ndarray, Any]]:
     """Micro-batches of `options.tokens` tokens, rows of like length together, each as wide as it needs to be.
+
+    Args:
+        batch: a TrajectoryBatch, or another dataclass of [R] and [R, L] arrays with tokens and action_mask among them.
 
     Returns:
         (index, microbatch) pairs: microbatch row i is batch row index[i]; rows beyond len(index) are padding with weight 0.
@@ -119,7 +117,7 @@ def split(batch: types.TrajectoryBatch, options: MicrobatchOptions) -> list[tupl
             else:
                 values = np.pad(values, (0, rows - len(index)))
             arrays[field.name] = values
-        parts.append((index, types.TrajectoryBatch(**arrays)))
+        parts.append((index, type(batch)(**arrays)))
     return parts
 
 
@@ -131,8 +129,8 @@ def fitting(length: int, options: MicrobatchOptions) -> int:
     return next(width for width in options.widths if width >= length)
 
 
-def row_lengths(batch: types.TrajectoryBatch) -> np.ndarray:
-    """[R] int: up to each row's last action token. What follows it could influence nothing."""
+def row_lengths(batch) -> np.ndarray:
+    """[R] int, of a batch as in split: up to each row's last action token. What follows it could influence nothing."""
     return np.max(np.where(batch.action_mask, np.arange(1, batch.tokens.shape[1] + 1), 0), axis=1, initial=0)
 
 

@@ -17,7 +17,7 @@ STRATEGIES = ("reward", "proportional", "variance", "random")
 @dataclasses.dataclass(frozen=True)
 class Item:
     trajectory: types.Trajectory
-    advantage: np.ndarray  # [T], outcome advantage of each step against the full harvest group
+    advantage: np.ndarray  # of each sampled token, by outcome, against the full harvest group
 
 
 def rank(outcome: np.ndarray, advantage: np.ndarray, group: np.ndarray, strategy: str, rng: np.random.Generator) -> np.ndarray:
@@ -29,7 +29,7 @@ def rank(outcome: np.ndarray, advantage: np.ndarray, group: np.ndarray, strategy
     random: uniformly.
 
     Args:
-        outcome, advantage, group: [B]; advantage is the trajectory's mean over its steps.
+        outcome, advantage, group: [B]; advantage is the trajectory's mean over its tokens.
         strategy: one of STRATEGIES.
 
     Returns:

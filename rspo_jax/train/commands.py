@@ -14,11 +14,10 @@ from rspo_jax import interrupt
 from rspo_jax.report import jsonl, results
 from rspo_jax.report import play as report_play
 from rspo_jax.rollout import collect
-from rspo_jax.train import evaluate, on_policy, rspo, sft
+from rspo_jax.train import evaluate, learn, on_policy, rspo, sft
 from rspo_jax.train import prm as prm_training
 from rspo_jax.train import session as sessions
 from rspo_jax.train import settings as run_settings
-from rspo_jax.updates import accumulate
 
 SUMMARY = "summary.json"
 
@@ -27,7 +26,7 @@ def train(config: Mapping[str, Any], workdir: str) -> None:
     """RSPO, or the base algorithm alone where config.rspo is None. Of a finished run, only the model and the summary are
     written again."""
     with interrupt.Stop() as stop, _open(config, workdir, workdir) as session:
-        loop = on_policy.run if session.settings.rspo is None else rspo.run
+        loop = rspo.run if session.settings.rspo and session.settings.rspo.arm != "dense_only" else on_policy.run
         params = loop(session, stop)
         if stop.requested:
             session.run.note("stopped on request; the same command resumes")
@@ -100,10 +99,9 @@ def _open(config, workdir, record, prepare: Callable = lambda settings: settings
 
 def _newest(session):
     """Params of the newest checkpoint and their update counter; the initial policy and 0 where there is none."""
-    optimizer = sessions.make_optimizer(session.settings.optimizer, session.settings.optimizer.learning_rate)
-    arrays, host = sessions.restore(session, {"agent": accumulate.new_state(session.initial, optimizer)})
+    arrays, host = sessions.restore(session, {"agent": learn.new_learner(session)})
     if host:
-        return arrays["agent"].params, host["progress"]["updates"]
+        return arrays["agent"].policy.params, host["progress"]["updates"]
     session.run.note(f"no checkpoint in {session.workdir}: this is config.model.directory={session.settings.model.directory}")
     return session.initial, 0
 

@@ -1,6 +1,6 @@
-"""From played episodes to an updated policy: advantages, weights, minibatches, the update, and its metrics."""
+"""From episodes and their advantages to an updated policy: weights, minibatches, the update, and its metrics."""
 
-import functools
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -8,62 +8,54 @@ import jax
 import numpy as np
 
 from rspo_jax import types
-from rspo_jax.algorithms import advantages, masking
+from rspo_jax.algorithms import masking
 from rspo_jax.report import summary
 from rspo_jax.rollout import batching, collect, replay
 from rspo_jax.train import session as sessions
-from rspo_jax.updates import policy
+from rspo_jax.updates import accumulate, policy
 
 SAMPLE = 4  # trajectories of each tick that the report can show
 LOGP_GAP_ALARM = 0.05  # largest difference between the sampler's and the trainer's log-prob of a token
 
 
-def outcome_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory]) -> np.ndarray:
-    """Advantage of each step by its episode's outcome against its group, [B, T] (algorithms/advantages.py)."""
-    return _relative(session, trajectories, np.array([t.outcome for t in trajectories], np.float32))
-
-
-def dense_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory]) -> np.ndarray:
-    """Advantage of each step by the process rewards, [B, T]; the outcome is not looked at (RSPO, phase 1)."""
-    rewards, mask = batching.step_array(trajectories, "dense_reward"), batching.step_mask(trajectories)
-    if session.settings.rspo.dense_advantage == "process":
-        rewards = rewards - session.settings.advantage.invalid_penalty * _invalid(trajectories)
-        return np.asarray(_process(rewards, mask, batching.group_index(trajectories)))
-    return _relative(session, trajectories, rewards.sum(axis=1))
-
-
-def _invalid(trajectories):
-    return batching.step_mask(trajectories) & ~batching.step_array(trajectories, "well_formed", bool)
-
-
-def _relative(session, trajectories, returns):
-    return np.asarray(_group_relative(returns, _invalid(trajectories), batching.step_mask(trajectories),
-                                      batching.group_index(trajectories), session.settings.advantage))
-
-
-@functools.partial(jax.jit, static_argnames="options")
-def _group_relative(returns, invalid, step_mask, group, options):
-    scores = advantages.step_scores(returns, invalid, options.invalid_penalty)
-    return advantages.group_relative(scores, returns, step_mask, group, options.statistics, options.singleton)
-
-
-_process = jax.jit(advantages.process)
 _token_weights = jax.jit(masking.aggregation_weights, static_argnames=("aggregation", "max_length"))
 
 
-def update(session: sessions.Session, step: Callable, state: types.TrainState, trajectories: Sequence[types.Trajectory],
-           advantage: np.ndarray, replayed: Sequence[replay.Item] = ()):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """A policy in training: the agent, or the explorer."""
+
+    policy: types.TrainState
+
+
+def new_learner(session: sessions.Session) -> Learner:
+    """The initial policy at the start of training."""
+    optimizer = sessions.make_optimizer(session.settings.optimizer, session.settings.optimizer.learning_rate)
+    return Learner(accumulate.new_state(session.initial, optimizer))
+
+
+def make_steps(session: sessions.Session, *learning_rates: float) -> list[Callable]:
+    """The train step of a policy for each learning rate; they share what is compiled for the gradient."""
+    gradient = policy.make_policy_gradient(session.score, session.settings.policy)
+    optimizers = [sessions.make_optimizer(session.settings.optimizer, rate) for rate in learning_rates]
+    return [accumulate.make_update(gradient, optimizer) for optimizer in optimizers]
+
+
+def update(session: sessions.Session, step: Callable, learner: Learner, trajectories: Sequence[types.Trajectory],
+           advantage: Sequence[np.ndarray], replayed: Sequence[replay.Item] = ()):
     """One update of a policy on its own episodes, and on replayed ones where there are any (RSPO eq. 1).
 
     Args:
-        step: update function of updates/accumulate.py; it donates `state`.
-        trajectories: played with `state`, of collect.Rollout.trainable.
-        advantage: [B, T] of these trajectories.
+        step: of make_steps; it donates the learner.
+        trajectories: played with the learner, and not ended by an environment error.
+        advantage: of each sampled token of each of them (train/estimate.py).
 
     Returns:
-        state and metrics.
+        learner and metrics.
     """
     began = time.perf_counter()
+    state = learner.policy
     batch = mixed_batch(session, state.params, trajectories, advantage, replayed)
     alpha = off_policy_share(session.settings, len(replayed))
     history = []
@@ -75,24 +67,22 @@ def update(session: sessions.Session, step: Callable, state: types.TrainState, t
         state, values = step(state, microbatches)
         history.append(policy.summarize(values))
     if not history:
-        session.run.note("an update moved nothing: in each group all episodes ended alike, or by an environment error")
+        session.run.note("an update moved nothing: all episodes of each group ended alike, were left out, or ended with an error")
     metrics = {name: summary.mean(values[name] for values in history) for name in (history[0] if history else ())}
     if history:
         metrics |= {"ratio_max": max(values["ratio_max"] for values in history), "first_ratio_max": history[0]["ratio_max"],
                     "skipped_updates": sum(values["skipped_updates"] for values in history)}
     if session.settings.policy.kl_coef == 0:
         metrics.pop("kl_ref", None)  # nobody computed the reference's log-probs
-    return state, metrics | {"replayed": len(replayed), "seconds/update": time.perf_counter() - began}
+    counts = {"trained": len(trajectories), "replayed": len(replayed)}
+    return Learner(state), metrics | counts | {"seconds/update": time.perf_counter() - began}
 
 
 def mixed_batch(session, params, trajectories, advantage, replayed) -> types.TrajectoryBatch:
     """All rows of an update, with advantages and the three log-probs of each token; weights are still 0."""
-    lines = [*advantage, *(item.advantage for item in replayed)]
-    values = np.zeros((max(len(lines), 1), max((len(line) for line in lines), default=1)), np.float32)
-    for index, line in enumerate(lines):
-        values[index, : len(line)] = line
     batch = batching.pad([*trajectories, *(item.trajectory for item in replayed)], session.full_history)
-    batch.advantage[:] = batching.spread(values, batch)
+    if lines := [*advantage, *(item.advantage for item in replayed)]:
+        batch.advantage[batch.action_mask] = np.concatenate(lines)
     batch.off_policy[:] = batch.trajectory >= len(trajectories)
     if replayed:  # on-policy, the sampling weights are the old weights
         off = np.flatnonzero(batch.off_policy)

@@ -1,36 +1,45 @@
-"""The plain loop of a base algorithm: play, compare within the group, update. What RSPO is laid beside."""
+"""The plain loop of every base algorithm: play, estimate advantages, update. What RSPO is laid beside.
 
+With config.rspo.arm=dense_only the agent is trained on the dense rewards, and on nothing else (RSPO figure 3).
+"""
+
+import dataclasses
 import time
 
 from rspo_jax import interrupt
-from rspo_jax.train import evaluate, learn
+from rspo_jax.train import dense, estimate, evaluate, gather, learn
 from rspo_jax.train import session as sessions
-from rspo_jax.updates import accumulate, policy
 
 
 def run(session: sessions.Session, stop: interrupt.Stop):
     """Trains the agent for config.loop.updates updates; resumes from the newest checkpoint. Returns its params."""
     settings = session.settings
-    optimizer = sessions.make_optimizer(settings.optimizer, settings.optimizer.learning_rate)
-    step = accumulate.make_update(policy.make_policy_gradient(session.score, settings.policy), optimizer)
+    (step,) = learn.make_steps(session, settings.optimizer.learning_rate)
     progress = sessions.Progress()
-    agent = accumulate.new_state(session.initial, optimizer)
+    agent = learn.new_learner(session)
+    signal, cost = dense.load(session) if settings.rspo else (None, {})
     arrays, host = sessions.restore(session, {"agent": agent})
     if host:
         agent, progress = arrays["agent"], sessions.Progress(**host["progress"])
     else:
-        evaluate.if_due(session, agent.params, 0)
+        progress = dataclasses.replace(progress, **cost)
+        evaluate.if_due(session, agent.policy.params, 0)
 
     while progress.updates < settings.loop.updates and not stop.requested:
         began = time.perf_counter()
-        episodes = sessions.draw(session, progress, settings.loop.tasks_per_update, settings.loop.group_size)
-        rollout = sessions.play(session, agent.params, episodes, "agent", progress.updates)
-        advantage = learn.outcome_advantages(session, rollout.trainable)
-        agent, metrics = learn.update(session, step, agent, rollout.trainable, advantage)
+        rollout = gather.play(session, progress, agent.policy.params, settings.loop.tasks_per_update)
+        if settings.rspo:
+            rollout = dataclasses.replace(rollout, trajectories=dense.score(session, signal, rollout.trajectories, progress.tick))
+            trained = rollout.trainable
+            advantage = estimate.dense_advantages(session, trained)
+        else:
+            trained = gather.keep(settings, rollout.trainable)
+            advantage = estimate.outcome_advantages(session, trained)
+        agent, metrics = learn.update(session, step, agent, trained, advantage)
 
         progress.updates += 1
         progress.tick += 1
         learn.record(session, "update", progress.updates, progress, rollout, metrics, began)
-        evaluate.if_due(session, agent.params, progress.updates)
+        evaluate.if_due(session, agent.policy.params, progress.updates)
         sessions.save(session, progress, {"agent": agent}, {}, now=bool(stop.requested))
-    return agent.params
+    return agent.policy.params

@@ -83,12 +83,9 @@ def train(session: sessions.Session):
     return head, result
 
 
-def score(session: sessions.Session, head, trajectories: Sequence[types.Trajectory], noise_seed: int) -> list[types.Trajectory]:
-    """The trajectories with r_hat_t as the dense reward of each step, plus N(0, config.rspo.reward_noise)."""
-    rewards = np.asarray(heads.prm_head(head, jnp.asarray(features(session, trajectories))))
-    rng = np.random.default_rng([session.settings.seed, sessions.REWARD_NOISE, noise_seed])
-    rewards = rewards + session.settings.rspo.reward_noise * rng.normal(size=rewards.shape)
-    return types.with_dense_rewards(trajectories, rewards)
+def step_rewards(session: sessions.Session, head, trajectories: Sequence[types.Trajectory]) -> np.ndarray:
+    """r_hat_t of each step, [B, T] (RSPO eq. 5)."""
+    return np.asarray(heads.prm_head(head, jnp.asarray(features(session, trajectories))))
 
 
 def features(session: sessions.Session, trajectories: Sequence[types.Trajectory]) -> np.ndarray:

@@ -1,11 +1,18 @@
-"""RSPO, Reward-Swap Policy Optimization: the loop of the paper's algorithm 1 around a group-relative base algorithm.
+"""RSPO, Reward-Swap Policy Optimization: the loop of the paper's algorithm 1 around any base estimator.
 
     D = {}
     repeat
-        Phase 1   B <- A;  k times: play with B, score the steps with the PRM, update B on the dense rewards alone
+        Phase 1   B <- A;  k times: play with B, score the steps, update B on the dense rewards alone
                   D <- episodes of the final B, relabelled: their outcome advantages, and log pi_B of each token
         Phase 2   k times: play with A; update A on (1 - alpha) J_on + alpha J_off, J_off over the best of D
         D <- {}, B is discarded
+
+config.rspo.arm is "swap" for this, or one of its controls:
+
+| dense_only | no explorer: the agent itself is trained on the dense rewards (figure 3); train/on_policy.py runs it     |
+| own_replay | no explorer: D is what the agent played in its last k updates, so phase 2 replays its own successes      |
+
+A third one is an explorer that takes no dense step, config.rspo.explorer_learning_rate=0.
 """
 
 import dataclasses
@@ -15,9 +22,9 @@ import numpy as np
 
 from rspo_jax import interrupt
 from rspo_jax.rollout import replay
-from rspo_jax.train import evaluate, learn, prm
+from rspo_jax.train import dense, estimate, evaluate, gather, learn
 from rspo_jax.train import session as sessions
-from rspo_jax.updates import accumulate, policy
+from rspo_jax.updates import accumulate
 
 
 def run(session: sessions.Session, stop: interrupt.Stop):
@@ -26,45 +33,49 @@ def run(session: sessions.Session, stop: interrupt.Stop):
     Returns the agent's params.
     """
     settings, k = session.settings, session.settings.rspo.updates_per_phase
-    optimizer = sessions.make_optimizer(settings.optimizer, settings.optimizer.learning_rate)
-    explorer_optimizer = sessions.make_optimizer(settings.optimizer, settings.rspo.explorer_learning_rate)
-    gradient = policy.make_policy_gradient(session.score, settings.policy)
-    agent_step, explorer_step = (accumulate.make_update(gradient, each) for each in (optimizer, explorer_optimizer))
+    own_replay = settings.rspo.arm == "own_replay"
+    first_phase = "agent" if own_replay else "explorer"
+    agent_step, explorer_step = learn.make_steps(session, settings.optimizer.learning_rate, settings.rspo.explorer_learning_rate)
 
-    progress = sessions.Progress(phase="explorer")
-    agent, explorer, buffer = accumulate.new_state(session.initial, optimizer), None, []
-    head, result = prm.load_or_train(session)
+    progress = sessions.Progress(phase=first_phase)
+    agent, explorer = learn.new_learner(session), None
+    buffer, own = [], []  # D, and what the agent played since the loop began
+    signal, cost = dense.load(session)
     arrays, host = sessions.restore(session, {"agent": agent, "explorer": agent})
     if host:
         agent, explorer, progress = arrays["agent"], arrays.get("explorer"), sessions.Progress(**host["progress"])
-        buffer = [replay.item_from_json(item) for item in host["buffer"]]
+        buffer, own = ([replay.item_from_json(item) for item in host[name]] for name in ("buffer", "own"))
     elif not stop.requested:
-        progress.episodes, progress.env_steps = result["episodes"], result["env_steps"]  # what the PRM has cost
-        evaluate.if_due(session, agent.params, 0)
+        progress.episodes, progress.env_steps = cost["episodes"], cost["env_steps"]
+        evaluate.if_due(session, agent.policy.params, 0)
 
     while progress.updates < settings.loop.updates and not stop.requested:
         began = time.perf_counter()
         if progress.phase == "explorer" and progress.phase_updates < k:
             explorer = explorer or accumulate.branch(agent)
-            rollout = _play(session, progress, explorer, "explorer", settings.on_policy_tasks, head)
-            advantage = learn.dense_advantages(session, rollout.trainable)
+            rollout = _explore(session, progress, explorer, settings.on_policy_tasks, signal)
+            advantage = estimate.dense_advantages(session, rollout.trainable)
             explorer, metrics = learn.update(session, explorer_step, explorer, rollout.trainable, advantage)
             progress.phase_updates += 1
             kind, tick = "explorer", progress.loop * k + progress.phase_updates
 
         elif progress.phase == "explorer":
-            rollout = _play(session, progress, explorer, "explorer", settings.loop.tasks_per_update, head)
-            buffer = harvest(session, progress, rollout.trainable)
-            metrics = {"useful": len(buffer), **learn.divergence(session, agent.params, rollout.trainable)}
+            rollout = _explore(session, progress, explorer, settings.loop.tasks_per_update, signal)
+            advantage = estimate.outcome_advantages(session, rollout.trainable)
+            buffer = harvest(session, progress, rollout.trainable, advantage)
+            metrics = {"useful": len(buffer), **learn.divergence(session, agent.policy.params, rollout.trainable)}
             explorer = None
             progress.phase, progress.phase_updates = "agent", 0
             kind, tick = "harvest", progress.loop
 
         else:
-            rollout = _play(session, progress, agent, "agent", settings.on_policy_tasks, head)
-            advantage = learn.outcome_advantages(session, rollout.trainable)
+            rollout = gather.play(session, progress, agent.policy.params, settings.on_policy_tasks)
+            rollout = _scored(session, signal, rollout, progress)
+            trained = gather.keep(settings, rollout.trainable)
+            advantage = estimate.outcome_advantages(session, trained)
+            own += _items(trained, advantage) if own_replay else []
             replayed, buffer = buffer[: settings.off_policy_episodes], buffer[settings.off_policy_episodes :]
-            agent, metrics = learn.update(session, agent_step, agent, rollout.trainable, advantage, replayed)
+            agent, metrics = learn.update(session, agent_step, agent, trained, advantage, replayed)
             progress.updates += 1
             progress.phase_updates += 1
             kind, tick = "update", progress.updates
@@ -72,26 +83,37 @@ def run(session: sessions.Session, stop: interrupt.Stop):
         progress.tick += 1
         learn.record(session, kind, tick, progress, rollout, metrics, began)
         if kind == "update":
-            evaluate.if_due(session, agent.params, progress.updates)
+            evaluate.if_due(session, agent.policy.params, progress.updates)
         if progress.phase == "agent" and progress.phase_updates >= k:
-            buffer = []
-            progress.loop, progress.phase, progress.phase_updates = progress.loop + 1, "explorer", 0
+            buffer, own = _ordered(session, progress, own), []
+            progress.loop, progress.phase, progress.phase_updates = progress.loop + 1, first_phase, 0
         states = {"agent": agent} | ({"explorer": explorer} if explorer else {})
-        sessions.save(session, progress, states, {"buffer": [replay.item_to_json(item) for item in buffer]},
-                      now=bool(stop.requested))
-    return agent.params
+        host = {name: [replay.item_to_json(item) for item in items] for name, items in (("buffer", buffer), ("own", own))}
+        sessions.save(session, progress, states, host, now=bool(stop.requested))
+    return agent.policy.params
 
 
-def harvest(session: sessions.Session, progress: sessions.Progress, trajectories) -> list[replay.Item]:
-    """The buffer: the reward swap, and the order in which phase 2 draws. Dense rewards end here."""
-    advantage = learn.outcome_advantages(session, trajectories)
-    items = [replay.Item(t, advantage[index, : len(t.steps)]) for index, t in enumerate(trajectories)]
+def harvest(session: sessions.Session, progress: sessions.Progress, trajectories, advantage) -> list[replay.Item]:
+    """D: the reward swap, and the order in which phase 2 draws. Dense rewards end here."""
+    return _ordered(session, progress, _items(trajectories, advantage))
+
+
+def _items(trajectories, advantage):
+    return [replay.Item(*pair) for pair in zip(trajectories, advantage, strict=True)]
+
+
+def _ordered(session, progress, items):
     rng = np.random.default_rng([session.settings.seed, sessions.REPLAY, progress.loop])
     return replay.order(items, session.settings.rspo.replay, rng)
 
 
-def _play(session, progress, state, name, tasks, head):
-    """Fresh episodes with dense rewards; the agent's are scored too, to be looked at and never trained on."""
+def _explore(session, progress, explorer, tasks, signal):
+    """Fresh episodes of the explorer with dense rewards. No group is left out: dense returns are hardly ever all equal."""
     episodes = sessions.draw(session, progress, tasks, session.settings.loop.group_size)
-    rollout = sessions.play(session, state.params, episodes, name, progress.updates)
-    return dataclasses.replace(rollout, trajectories=prm.score(session, head, rollout.trajectories, progress.tick))
+    rollout = sessions.play(session, explorer.policy.params, episodes, "explorer", progress.updates)
+    return _scored(session, signal, rollout, progress)
+
+
+def _scored(session, signal, rollout, progress):
+    """With dense rewards. The agent's episodes get them too, to be looked at and never trained on."""
+    return dataclasses.replace(rollout, trajectories=dense.score(session, signal, rollout.trajectories, progress.tick))

@@ -14,12 +14,17 @@ from rspo_jax.algorithms import advantages, masking
 from rspo_jax.rollout import batching, dialogue, replay
 from rspo_jax.updates import policy
 
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp", "reinforce_pp_baseline")
 DENSE_ADVANTAGES = ("sum", "process")
+DENSE_SIGNALS = ("regression_prm", "environment", "none")
+RSPO_ARMS = ("swap", "dense_only", "own_replay")
+KEPT_GROUPS = ("all", "mixed", "between", "widest")
 
 # What a value may be, and how that is said.
 _POSITIVE = (lambda x: 0 < x < math.inf, "a positive number")
 _NOT_NEGATIVE = (lambda x: 0 <= x < math.inf, "a number from 0 on")
 _FRACTION = (lambda x: 0 <= x < 1, "at least 0 and below 1")
+_SHARE = (lambda x: 0 <= x <= 1, "from 0 to 1")
 
 
 def _one_of(names):
@@ -74,14 +79,42 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Overlong:
+    """DAPO's soft punishment of a response that comes near config.sampler.max_new_tokens."""
+
+    buffer: int  # tokens before the cap in which the penalty grows
+    factor: float  # the penalty at the cap; 0 for none
+
+    def __post_init__(self):
+        _require("advantage.overlong", self, buffer=_POSITIVE, factor=_NOT_NEGATIVE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gigpo:
+    omega: float  # weight of the step part
+    gamma: float  # discount of the step returns
+    form: str  # of both parts: "z_score" (w/ std) or "centered" (w/o std)
+    anchor_similarity: float  # smallest likeness of two observations that are one state; 1 for equality
+
+    def __post_init__(self):
+        _require("advantage.gigpo", self, omega=_NOT_NEGATIVE, gamma=_SHARE, form=_one_of(("z_score", "centered")),
+                 anchor_similarity=(lambda x: 0 < x <= 1, "above 0 and at most 1, which is equality"))
+
+
+@dataclasses.dataclass(frozen=True)
 class Advantage:
+    estimator: str  # one of ESTIMATORS, see train/estimate.py
+    gigpo: Gigpo
+    overlong: Overlong
+    kl_coef: float  # of log pi_old - log pi_ref in the reward; that in the loss is config.policy.kl_coef
     statistics: str  # one of advantages.STATISTICS
     singleton: str  # one of advantages.SINGLETONS
     invalid_penalty: float  # taken off the score of a step whose response was malformed
     aggregation: str  # one of masking.AGGREGATIONS
 
     def __post_init__(self):
-        _require("advantage", self, statistics=_one_of(advantages.STATISTICS), singleton=_one_of(advantages.SINGLETONS),
+        _require("advantage", self, estimator=_one_of(ESTIMATORS), kl_coef=_NOT_NEGATIVE,
+                 statistics=_one_of(advantages.STATISTICS), singleton=_one_of(advantages.SINGLETONS),
                  invalid_penalty=_NOT_NEGATIVE, aggregation=_one_of(masking.AGGREGATIONS))
 
 
@@ -92,9 +125,12 @@ class Loop:
     group_size: int  # N, episodes of one task
     minibatches: int  # optimiser steps of one update; each holds the same share of off-policy data
     temperature: float  # of the rollouts, and of every log-prob
+    keep_groups: str  # one of KEPT_GROUPS, see train/gather.py
+    sampling_tries: int  # batches that are played at most to fill an update with such groups
 
     def __post_init__(self):
         _require("loop", self, updates=_POSITIVE, tasks_per_update=_POSITIVE, minibatches=_POSITIVE, temperature=_POSITIVE,
+                 keep_groups=_one_of(KEPT_GROUPS), sampling_tries=_POSITIVE,
                  group_size=(lambda x: x > 1, "at least 2: a group of one has nothing to be compared with"))
 
 
@@ -114,17 +150,23 @@ class Prm:
 
 @dataclasses.dataclass(frozen=True)
 class Rspo:
+    arm: str  # "swap" is RSPO; see train/rspo.py
     updates_per_phase: int  # k
     off_policy_fraction: float  # alpha
     explorer_learning_rate: float  # 0: an explorer that takes no dense step, the control of the papers' central claim
+    dense_signal: str  # one of DENSE_SIGNALS, see train/dense.py
     dense_advantage: str  # one of DENSE_ADVANTAGES
     reward_noise: float  # sigma of the noise on each dense reward; RSPO table 5
     replay: str  # one of replay.STRATEGIES
     prm: Prm
 
     def __post_init__(self):
-        _require("rspo", self, updates_per_phase=_POSITIVE, off_policy_fraction=_FRACTION, replay=_one_of(replay.STRATEGIES),
-                 explorer_learning_rate=_NOT_NEGATIVE, dense_advantage=_one_of(DENSE_ADVANTAGES), reward_noise=_NOT_NEGATIVE)
+        _require("rspo", self, arm=_one_of(RSPO_ARMS), updates_per_phase=_POSITIVE, off_policy_fraction=_FRACTION,
+                 explorer_learning_rate=_NOT_NEGATIVE, dense_signal=_one_of(DENSE_SIGNALS),
+                 dense_advantage=_one_of(DENSE_ADVANTAGES), reward_noise=_NOT_NEGATIVE, replay=_one_of(replay.STRATEGIES))
+        if (self.dense_signal == "none") != (self.arm == "own_replay"):
+            raise ValueError(f"config.rspo.dense_signal={self.dense_signal} does not go with config.rspo.arm={self.arm}; "
+                             "own_replay has no use for dense rewards, and the other arms are trained on them.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,6 +252,12 @@ class Settings:
         if self.microbatch.widths[-1] < self.sampler.max_tokens:
             raise ValueError(f"config.microbatch.widths={self.microbatch.widths} must reach config.sampler.max_tokens="
                              f"{self.sampler.max_tokens}, the longest row.")
+        if self.advantage.overlong.factor and self.advantage.overlong.buffer > self.sampler.max_new_tokens:
+            raise ValueError(f"config.advantage.overlong.buffer={self.advantage.overlong.buffer} is more than "
+                             f"config.sampler.max_new_tokens={self.sampler.max_new_tokens}, the cap that it lies before.")
+        if self.loop.sampling_tries > 1 and self.loop.keep_groups not in ("mixed", "between"):
+            raise ValueError(f"config.loop.sampling_tries={self.loop.sampling_tries} needs config.loop.keep_groups=mixed or "
+                             f"between; {self.loop.keep_groups} keeps the same share of every batch.")
         if self.loop.minibatches > self.on_policy_tasks:
             raise ValueError(f"config.loop.minibatches={self.loop.minibatches} is more than the {self.on_policy_tasks} on-policy "
                              f"tasks of an update; use at most that.")
@@ -227,7 +275,7 @@ class Settings:
     @property
     def off_policy_episodes(self) -> int:
         """alpha B N: replayed trajectories of one update."""
-        alpha = self.rspo.off_policy_fraction if self.rspo else 0.0
+        alpha = self.rspo.off_policy_fraction if self.rspo and self.rspo.arm != "dense_only" else 0.0
         return round(alpha * self.loop.tasks_per_update * self.loop.group_size)
 
     @property
@@ -248,10 +296,10 @@ def read(config: Mapping[str, Any]) -> Settings:
     microbatch["multiple"] = config.get("mesh", {}).get("fsdp", 1)
     if pool.get("slots", 2) % 2:
         raise ValueError(f"config.pool.slots={pool['slots']} must be even: one half decodes while the other half steps.")
-    return _build(Settings, config | {"sampler": sampler, "microbatch": microbatch}, "config")
+    return build(Settings, config | {"sampler": sampler, "microbatch": microbatch}, "config")
 
 
-def _build(kind, values, path):
+def build(kind, values, path):
     """`kind(**values)`, sections and all, with errors that name the key's full path."""
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     if not isinstance(values, Mapping):
@@ -272,7 +320,7 @@ def _value(wanted, value, path):
             return None
         wanted = wanted.__args__[0]
     if dataclasses.is_dataclass(wanted):
-        return _build(wanted, value, path)
+        return build(wanted, value, path)
     if wanted in (int, float, bool, str):
         integer = isinstance(value, int) and not isinstance(value, bool)
         if wanted is float and integer:

@@ -44,7 +44,7 @@ def make_update(gradient, optimizer):
         optimizer: an optax.GradientTransformation.
 
     Returns:
-        update; it donates `state`, which must not be touched again. metrics are device scalars: loss, grad_norm,
+        update; it donates `state`, which must not be touched again. metrics are on the device: loss, grad_norm,
         skipped_updates, and the sums and maxima of the loss.
     """
 

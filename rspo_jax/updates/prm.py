@@ -27,7 +27,10 @@ def make_prm_update(reward, optimizer):
     """
 
     def loss(params, batch):
-        error = reward_loss.regression(reward(params, batch.features), batch.step_mask, batch.outcome)
+        # Masked before the head: a reward that is nan would make the head's gradient nan although its own is 0.
+        features = jnp.where(batch.step_mask[..., None], batch.features, 0.0)
+        outcome = jnp.where(batch.weight > 0, batch.outcome, 0.0)
+        error = reward_loss.regression(reward(params, features), batch.step_mask, outcome)
         return jnp.sum(batch.weight * error), ({}, {})
 
     return accumulate.make_update(accumulate.make_gradient(loss), optimizer)

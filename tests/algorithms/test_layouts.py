@@ -171,3 +171,14 @@ def test_layouts_of_one_step_episodes_are_the_same_thing():
     scores = jnp.array([[3.0], [4.0]])
     np.testing.assert_array_equal(jitted(spans.spread)(scores, whole), [[3, 3, 0], [4, 0, 0]])
     np.testing.assert_array_equal(jitted(spans.at_last_tokens)(scores, whole), [[0, 3, 0], [4, 0, 0]])
+
+
+def test_first_and_last_tokens_by_hand():
+    # Steps 3 (two tokens), 5 (two, an observation between them), 9 (one); a row of step 0 alone; padding.
+    mask = jnp.array([[0, 1, 1, 0, 1, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0, 0, 0, 0], [0] * 9], bool)
+    step = jnp.array([[7, 3, 3, 0, 5, 0, 5, 9, 9], [0] * 9, [2] * 9])
+    layout = spans.Layout(mask, jnp.arange(3), step)
+    first, last = np.zeros((3, 9), bool), np.zeros((3, 9), bool)
+    first[0, [1, 4, 7]] = first[1, 2] = last[0, [2, 6, 7]] = last[1, 4] = True
+    np.testing.assert_array_equal(jitted(spans.first_tokens)(layout), first)
+    np.testing.assert_array_equal(jitted(spans.last_tokens)(layout), last)

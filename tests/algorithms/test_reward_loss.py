@@ -57,6 +57,7 @@ def test_v15_sum_over_steps():
     np.testing.assert_allclose(weights, [-0.425739, 0.225083, 0.200656, 0, 0, 0], rtol=2e-6)
     np.testing.assert_allclose(reward_loss.preference_accuracy(logits, POSITIVE, NEGATIVE, GROUP), 1.0)
     np.testing.assert_allclose(reward_loss.preference_accuracy(-logits, POSITIVE, NEGATIVE, GROUP), 0.0)
+    np.testing.assert_allclose(reward_loss.preference_margin(logits, POSITIVE, NEGATIVE, GROUP), 0.3, rtol=1e-6)
 
 
 def test_v15_mean_over_steps():
@@ -86,6 +87,7 @@ def test_without_a_pair_loss_weights_and_count_are_zero():
         loss, pairs = reward_loss.preference(logits, positive, negative, GROUP)
         assert (float(loss), int(pairs)) == (0.0, 0)
         np.testing.assert_array_equal(reward_loss.preference_weights(logits, positive, negative, GROUP), 0.0)
+        assert reward_loss.preference_margin(logits, positive, negative, GROUP) == 0.0
 
 
 def test_identity_6_log_2_at_the_start_and_the_sign_of_swapped_labels():

@@ -43,14 +43,6 @@ def test_window_history_is_one_row_a_step():
     np.testing.assert_array_equal(batch.trajectory[:3], [0, 0, 1])
 
 
-@pytest.mark.parametrize("full_history", [True, False])
-def test_spread_gives_each_action_token_its_steps_value(full_history):
-    batch = batching.pad(TWO, full_history)
-    out = batching.spread(np.array([[10.0, 20.0], [30.0, 99.0]]), batch)
-    assert sorted(out[batch.action_mask].tolist()) == [10, 20, 20, 30, 30]
-    assert not out[~batch.action_mask].any()
-
-
 def test_split_and_merge_keep_every_row_once():
     rng = np.random.default_rng(0)
     many = [trajectory([step(rng.integers(1, 9, rng.integers(1, 30)), [9, 9])]) for _ in range(13)]

@@ -11,7 +11,7 @@ from whole_runs import finish, metrics, stop_at
 
 from rspo_jax import checkpoint, sharding
 from rspo_jax.models import hf
-from rspo_jax.train import session, settings
+from rspo_jax.train import learn, session, settings
 from rspo_jax.updates import accumulate
 
 LONG = ("config.loop.updates=4", "config.rspo.updates_per_phase=2", "config.evaluation.every=4",
@@ -69,7 +69,7 @@ def test_phase_one_leaves_the_agent_bit_identical(rspo, tmp_path):
         read = settings.read(config | {"policy": config["policy"] | {"off_dual_clip": math.inf}})
         _, initial = hf.load(read.model.directory, "float32")
         optimizer = session.make_optimizer(read.optimizer, read.optimizer.learning_rate)
-        state = accumulate.new_state(initial, optimizer)
+        state = learn.Learner(accumulate.new_state(initial, optimizer))
         with checkpoint.Checkpointer(tmp_path / "checkpoints", keep=2) as checkpoints:
             arrays, host = checkpoints.restore(checkpoints.latest(), {"agent": state})
     assert host["progress"]["phase"] == "agent" and host["progress"]["updates"] == 0

@@ -1,0 +1,44 @@
+"""The base algorithms: what each sets beside the GRPO of sections.base_algorithm. RSPO and iStar wrap them.
+
+The epsilons and coefficients are those of the papers' rows as the public code runs them; algorithms.md 2.1 has the table.
+"""
+
+
+def grpo(config):
+    """As sections.base_algorithm has it."""
+
+
+def dr_grpo(config):
+    """No division by the standard deviation, and no mean over lengths."""
+    config.advantage.estimator = "dr_grpo"
+    config.advantage.aggregation = "dr_grpo"
+
+
+def rloo(config):
+    config.advantage.estimator = "rloo"
+
+
+def reinforce_pp(config):
+    config.advantage.estimator = "reinforce_pp"
+
+
+def reinforce_pp_baseline(config):
+    """What iStar's tables call REINFORCE++."""
+    config.advantage.estimator = "reinforce_pp_baseline"
+    config.advantage.singleton = "raw"
+
+
+def dapo(config):
+    """Asymmetric clip, dynamic sampling, token mean; the soft punishment of long responses is off, as in verl-agent."""
+    config.policy.epsilon_high = 0.28
+    config.policy.dual_clip = 10.0
+    config.loop.keep_groups = "mixed"
+    config.loop.sampling_tries = 10
+
+
+def gigpo(config):
+    """w/ std, as the public code runs ALFWorld; --config.advantage.gigpo.form=centered is w/o std."""
+    config.advantage.estimator = "gigpo"
+
+
+BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gigpo)}
