@@ -8,7 +8,7 @@ from configs import variants
 
 def get_config(arg: str = "alfworld"):
     """arg: an environment of variants.ENVIRONMENTS, then optionally a base of bases.BASES, then optionally `smoke`."""
-    config = variants.build(arg, rspo=None)
+    config = variants.build(arg)
     if "smoke" not in arg:
         config.loop.updates = 58  # see configs/grpo.py
         config.evaluation.every = 29

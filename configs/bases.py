@@ -3,6 +3,8 @@
 The epsilons and coefficients are those of the papers' rows as the public code runs them; algorithms.md 2.1 has the table.
 """
 
+from configs import sections
+
 
 def grpo(config):
     """As sections.base_algorithm has it."""
@@ -41,4 +43,11 @@ def gigpo(config):
     config.advantage.estimator = "gigpo"
 
 
-BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gigpo)}
+
+def ppo(config):
+    """PPO with a critic. The public code plays groups of one; here the groups of the other bases, of which it sees nothing."""
+    config.advantage.estimator = "gae"
+    config.critic = sections.critic()
+
+
+BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gigpo, ppo)}

@@ -48,6 +48,9 @@ class Progress:
     groups: int = 0  # tasks drawn
     episodes: int = 0
     env_steps: int = 0
+    last_dense: float = math.nan  # of the last episodes of a policy that is trained on dense rewards
+    last_success: float = math.nan
+    gamed: int = 0  # how often in a row the former rose and the latter fell
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,16 @@ from typing import Any
 
 from envs import pool as env_pool
 from rspo_jax import generation
-from rspo_jax.algorithms import advantages, masking
+from rspo_jax.algorithms import advantages, advantages_istar, masking
 from rspo_jax.rollout import batching, dialogue, replay
-from rspo_jax.updates import policy
+from rspo_jax.updates import critic, implicit_prm, policy
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp", "reinforce_pp_baseline")
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp", "reinforce_pp_baseline", "gae")
 DENSE_ADVANTAGES = ("sum", "process")
-DENSE_SIGNALS = ("regression_prm", "environment", "none")
+DENSE_SIGNALS = ("regression_prm", "implicit_prm", "environment", "none")
+ISTAR_REWARDS = ("step", "token", "merged", "environment", "prime")
+ISTAR_REFERENCES = ("old", "initial")
+CRITIC_LEVELS = ("row", "trajectory", "turn")
 RSPO_ARMS = ("swap", "dense_only", "own_replay")
 KEPT_GROUPS = ("all", "mixed", "between", "widest")
 
@@ -131,7 +134,7 @@ class Loop:
     def __post_init__(self):
         _require("loop", self, updates=_POSITIVE, tasks_per_update=_POSITIVE, minibatches=_POSITIVE, temperature=_POSITIVE,
                  keep_groups=_one_of(KEPT_GROUPS), sampling_tries=_POSITIVE,
-                 group_size=(lambda x: x > 1, "at least 2: a group of one has nothing to be compared with"))
+                 group_size=_POSITIVE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +170,52 @@ class Rspo:
         if (self.dense_signal == "none") != (self.arm == "own_replay"):
             raise ValueError(f"config.rspo.dense_signal={self.dense_signal} does not go with config.rspo.arm={self.arm}; "
                              "own_replay has no use for dense rewards, and the other arms are trained on them.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic(critic.CriticOptions):
+    level: str  # one of CRITIC_LEVELS, see train/critic.py
+    gamma: float
+    lambda_: float
+    bootstrap_on_truncation: bool  # level "turn": an episode that a cap cut off is worth more than it was paid
+    learning_rate: float
+
+    def __post_init__(self):
+        super().__post_init__()
+        _require("critic", self, level=_one_of(CRITIC_LEVELS), gamma=_SHARE, lambda_=_SHARE, learning_rate=_POSITIVE)
+        if self.bootstrap_on_truncation and self.level != "turn":
+            raise ValueError(f"config.critic.bootstrap_on_truncation is for config.critic.level=turn, not {self.level}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Istar(implicit_prm.ImplicitPrmOptions):
+    """The implicit PRM, and how its rewards reach the advantages. RSPO with dense_signal=implicit_prm reads the former only."""
+
+    reference: str  # one of ISTAR_REFERENCES, see train/implicit.py
+    learning_rate: float
+    max_grad_norm: float
+    rewards: str  # one of ISTAR_REWARDS, see train/istar.py
+    step_advantage_coef: float  # alpha; for `prime` the weight of the process part beside 1 for the outcome
+    baseline: str  # one of advantages_istar.BASELINES
+    divide_by_largest: bool  # rewards / max |reward| of the batch, as the released code does
+
+    def __post_init__(self):
+        super().__post_init__()
+        _require("istar", self, reference=_one_of(ISTAR_REFERENCES), learning_rate=_POSITIVE, max_grad_norm=_POSITIVE,
+                 rewards=_one_of(ISTAR_REWARDS), step_advantage_coef=_NOT_NEGATIVE, baseline=_one_of(advantages_istar.BASELINES))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spear:
+    replay_episodes: int  # of one replay update at most; it is made when half as many again are worth it
+    tolerance: int  # updates that an episode may be old
+    horizon: int  # updates over which the bonus fades and the replay's weight grows
+    bonus_coef: float
+    imitation_coef: float
+
+    def __post_init__(self):
+        _require("spear", self, replay_episodes=_POSITIVE, tolerance=_NOT_NEGATIVE, horizon=_POSITIVE, bonus_coef=_NOT_NEGATIVE,
+                 imitation_coef=_NOT_NEGATIVE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +290,10 @@ class Settings:
     policy: policy.PolicyOptions
     advantage: Advantage
     loop: Loop
+    critic: Critic | None
     rspo: Rspo | None
+    istar: Istar | None
+    spear: Spear | None
     sft: Sft | None
     evaluation: Evaluation
     checkpoint: Checkpoint
@@ -255,6 +307,25 @@ class Settings:
         if self.advantage.overlong.factor and self.advantage.overlong.buffer > self.sampler.max_new_tokens:
             raise ValueError(f"config.advantage.overlong.buffer={self.advantage.overlong.buffer} is more than "
                              f"config.sampler.max_new_tokens={self.sampler.max_new_tokens}, the cap that it lies before.")
+        if (self.advantage.estimator == "gae") != (self.critic is not None):
+            raise ValueError(f"config.advantage.estimator={self.advantage.estimator} does not go with config.critic, which is "
+                             f"{'there' if self.critic else 'None'}: gae needs it, as configs/base.py:alfworld,ppo has it, and "
+                             "no other estimator has use for it.")
+        if self.rspo and (self.rspo.dense_signal == "implicit_prm") != (self.istar is not None):
+            raise ValueError(f"config.rspo.dense_signal={self.rspo.dense_signal} does not go with config.istar, which is "
+                             f"{'there' if self.istar else 'None'}: implicit_prm needs it, as configs/rspo.py:alfworld,implicit "
+                             "has it, and the other signals have no use for it.")
+        if self.spear and (self.rspo or self.istar or self.critic):
+            raise ValueError("config.spear goes with neither config.rspo, config.istar nor config.critic; set those to None.")
+        if self.istar and not self.rspo and self.advantage.estimator in ("gigpo", "gae"):
+            raise ValueError(f"config.advantage.estimator={self.advantage.estimator} is no base of iStar; use grpo, dr_grpo, "
+                             "rloo, reinforce_pp or reinforce_pp_baseline.")
+        if self.critic and self.rspo and self.rspo.dense_advantage != "sum":
+            raise ValueError(f"config.rspo.dense_advantage={self.rspo.dense_advantage} compares within groups; use sum with a "
+                             "critic, which then learns the dense returns.")
+        if self.loop.group_size < 2 and self.advantage.estimator not in ("gae", "reinforce_pp"):
+            raise ValueError(f"config.loop.group_size={self.loop.group_size} must be at least 2: a group of one has nothing to "
+                             "be compared with.")
         if self.loop.sampling_tries > 1 and self.loop.keep_groups not in ("mixed", "between"):
             raise ValueError(f"config.loop.sampling_tries={self.loop.sampling_tries} needs config.loop.keep_groups=mixed or "
                              f"between; {self.loop.keep_groups} keeps the same share of every batch.")

@@ -69,7 +69,7 @@ def test_phase_one_leaves_the_agent_bit_identical(rspo, tmp_path):
         read = settings.read(config | {"policy": config["policy"] | {"off_dual_clip": math.inf}})
         _, initial = hf.load(read.model.directory, "float32")
         optimizer = session.make_optimizer(read.optimizer, read.optimizer.learning_rate)
-        state = learn.Learner(accumulate.new_state(initial, optimizer))
+        state = learn.Learner(accumulate.new_state(initial, optimizer), None)
         with checkpoint.Checkpointer(tmp_path / "checkpoints", keep=2) as checkpoints:
             arrays, host = checkpoints.restore(checkpoints.latest(), {"agent": state})
     assert host["progress"]["phase"] == "agent" and host["progress"]["updates"] == 0
