@@ -3,7 +3,8 @@
 #     make quickstart        install, make games, train RSPO over GRPO, print success before and after
 #     make test              install, run the tests
 #
-# `make quickstart BASE=grpo` trains plain GRPO with the same budget; `make report` lays the two side by side.
+# `make quickstart BASE=grpo` trains plain GRPO with the same budget (so do rloo, gigpo and the other bases of configs/bases.py);
+# `make report` lays the runs side by side.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +12,9 @@ BIN := $(VENV)/bin
 BASE ?= rspo
 WORKDIR ?= runs/quickstart-$(BASE)
 GAMES := data/alfworld
+SFT_GAMES := data/alfworld-sft
+comma := ,
+CONFIG := configs/$(if $(filter rspo,$(BASE)),rspo.py:alfworld,base.py:alfworld$(comma)$(BASE))
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: install quickstart report warm-start test test-warm-start check bench
@@ -28,20 +32,23 @@ $(GAMES)/games.json: | install
 	$(BIN)/rspo envs make alfworld --out=$(GAMES) --games=300 --panel=96 --seed=0
 
 quickstart: install $(GAMES)/games.json
-	$(BIN)/rspo train --config=configs/$(BASE).py:alfworld --workdir=$(WORKDIR)
+	$(BIN)/rspo train --config=$(CONFIG) --workdir=$(WORKDIR)
 
 report: install
 	$(BIN)/rspo report $(wildcard runs/quickstart-*) --out=runs/report.html
 
-# The model in configs/warm_start/alfworld, from nothing.
-warm-start: install $(GAMES)/games.json
-	$(BIN)/rspo sft --config=configs/grpo.py:alfworld --workdir=runs/warm-start
+# The model in configs/warm_start/alfworld, from nothing. More games than a run trains on: fewer would be learned by heart.
+$(SFT_GAMES)/games.json: | install
+	$(BIN)/rspo envs make alfworld --out=$(SFT_GAMES) --games=900 --panel=12 --seed=1
+
+warm-start: install $(SFT_GAMES)/games.json
+	$(BIN)/rspo sft --config=configs/base.py:alfworld --config.pool.options.data=$(SFT_GAMES) --workdir=runs/warm-start
 
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
-test-warm-start: install $(GAMES)/games.json
+test-warm-start: install $(GAMES)/games.json $(SFT_GAMES)/games.json
 	$(BIN)/pytest -q -s -m rebuild tests/train
 
 check: install $(GAMES)/games.json

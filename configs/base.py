@@ -1,5 +1,6 @@
-"""A base algorithm alone, with the budget of configs/grpo.py.
+"""A base algorithm alone: what RSPO is laid beside, with everything else the same.
 
+    rspo train --config=configs/base.py:alfworld --workdir=runs/grpo
     rspo train --config=configs/base.py:alfworld,gigpo --workdir=runs/gigpo
 """
 
@@ -10,6 +11,6 @@ def get_config(arg: str = "alfworld"):
     """arg: an environment of variants.ENVIRONMENTS, then optionally a base of bases.BASES, then optionally `smoke`."""
     config = variants.build(arg)
     if "smoke" not in arg:
-        config.loop.updates = 58  # see configs/grpo.py
-        config.evaluation.every = 29
+        # The episodes that configs/rspo.py plays for its 36 updates: a PRM's 512, and 12 loops of 3 * 112 + 128 + 3 * 112.
+        config.loop.updates, config.evaluation.every = 79, 40
     return config

@@ -34,6 +34,7 @@ def dapo(config):
     """Asymmetric clip, dynamic sampling, token mean; the soft punishment of long responses is off, as in verl-agent."""
     config.policy.epsilon_high = 0.28
     config.policy.dual_clip = 10.0
+    config.advantage.aggregation = "token_mean"
     config.loop.keep_groups = "mixed"
     config.loop.sampling_tries = 10
 

@@ -24,6 +24,5 @@ def get_config(arg: str = "alfworld"):
         istar.loss, istar.reference = "cross_entropy", "initial"
     config = variants.build(",".join(words), istar=istar)
     if "smoke" not in words:
-        config.loop.updates = 58  # see configs/grpo.py
-        config.evaluation.every = 29
+        config.loop.updates, config.evaluation.every = 79, 40  # the budget of configs/base.py
     return config

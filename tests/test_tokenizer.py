@@ -184,6 +184,22 @@ def test_small_is_the_same_bytes_for_the_same_words(tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def test_small_takes_the_longest_phrase_and_no_part_of_a_word(tmp_path):
+    phrases = ("go to", ", a", ", and a", "put a ", "put a clean ")
+    tokenizer.build_small(["mug", "go", "a"], phrases, tmp_path)
+    chat = tokenizer.ChatTokenizer.load(tmp_path)
+
+    def pieces(text):
+        assert chat.decode(chat.encode(text)) == text
+        return [chat.decode([token]) for token in chat.encode(text)]
+
+    assert pieces("go to mug 1, and a mug 2, a mug") == ["go to", " mug", " 1", ", and a", " mug", " 2", ", a", " mug"]
+    assert pieces("put a clean mug") == ["put a clean ", "mug"] and pieces("put a mug") == ["put a ", "mug"]
+    assert pieces("go too")[0] == "go" and pieces("logo to")[-1] == "o"  # a phrase is not found inside longer words
+    with pytest.raises(ValueError, match="no phrase"):
+        tokenizer.build_small(["mug"], (" go",), tmp_path)
+
+
 def test_padded_vocab_size(small):
     assert small.vocab_size == len(transformers.AutoTokenizer.from_pretrained(small.directory))
     assert small.padded_vocab_size % 64 == 0 and 0 <= small.padded_vocab_size - small.vocab_size < 64

@@ -1,8 +1,8 @@
 """An expert that plays like a policy must: it knows the task's words and what it has seen, not where things are.
 
 It searches likely receptacles first (`prior`), takes the target when it sees it, treats it, and puts it away. With
-`noise` it errs now and then: it plays a random action, half of them admissible and half that change nothing, so that its
-episodes also show how to recover; those are what behaviour cloning of a warm start wants.
+`noise` it errs now and then: half of its errors are random admissible actions, half misread the room and mostly change nothing.
+So its episodes also show how to go on after an error; those are what behaviour cloning of a warm start wants.
 """
 
 import dataclasses
@@ -60,16 +60,14 @@ class Expert:
         self._shut: set[str] = set()  # receptacles that were seen closed, and not seen open since
         self._held = ""
         self._treated: set[str] = set()
-        self.erred = False
 
     def act(self, observation: Observation) -> str:
-        """The next action, and `erred` whether it is noise. Raises ValueError where no action is admissible."""
+        """The next action, an admissible one unless it is noise. Raises ValueError where there are none."""
         if not observation.admissible:
             raise ValueError("the expert chooses among admissible actions and the observation lists none")
         self._read(observation.text)
-        self.erred = self._rng.random() < self._noise
-        if self.erred:
-            return self._rng.choice(observation.admissible) if self._rng.random() < 0.5 else self._misstep()
+        if self._rng.random() < self._noise:
+            return self._rng.choice(observation.admissible) if self._rng.random() < 0.5 else self._misread()
         action = self._holding(observation.admissible) if self._held else self._searching(observation.admissible)
         return action if action in observation.admissible else self._rng.choice(observation.admissible)
 
@@ -91,8 +89,8 @@ class Expert:
             self._shut.discard(place)
             self._contents[place] = set(re.findall(_NAME, things))
 
-    def _misstep(self) -> str:
-        """What a policy that misreads the room says: mostly not admissible, so that nothing happens."""
+    def _misread(self) -> str:
+        """What somebody says who misreads the room: mostly not admissible, so that nothing happens."""
         place = self._rng.choice(self._places)
         things = sorted(thing for held in self._contents.values() for thing in held)
         thing = self._rng.choice(things) if things else f"{self._goal.target} 1"

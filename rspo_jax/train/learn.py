@@ -80,13 +80,15 @@ def update(session: sessions.Session, step: Step, learner: Learner, trajectories
     history = []
     minibatches = split_minibatches(batch, session.settings.loop.minibatches)
     for rows in minibatches:
-        part = weighted(batching.take(batch, rows), alpha, session.settings)
+        part = moving(weighted(batching.take(batch, rows), alpha, session.settings), session.settings.policy)
+        if not len(part.tokens):
+            continue
         part.weight[:] *= weight
         microbatches = [sessions.place(session, micro) for _, micro in batching.split(part, session.settings.microbatch)]
         state, values = step.policy(state, microbatches)
         history.append(policy.summarize(values))
     if not history:
-        session.run.note("an update had nothing to train on: every episode ended with an error, or its group was left out")
+        session.run.note("an update moved nothing: all episodes of each group ended alike, were left out, or ended with an error")
     metrics = {name: summary.mean(values[name] for values in history) for name in (history[0] if history else ())}
     if history:
         metrics |= {"ratio_max": max(values["ratio_max"] for values in history), "first_ratio_max": history[0]["ratio_max"],
@@ -151,6 +153,14 @@ def weighted(batch: types.TrajectoryBatch, alpha: float, settings) -> types.Traj
                                 max_length=settings.sampler.max_tokens)
         batch.weight[:] += share * np.asarray(weight)
     return batch
+
+
+def moving(batch: types.TrajectoryBatch, options: policy.PolicyOptions) -> types.TrajectoryBatch:
+    """The rows that move the policy. Those of groups that all succeed or all fail have no advantage and no gradient: they count
+    in the denominators, which are in the weights already, and need not be computed. With a KL or entropy term all rows move."""
+    if options.kl_coef or options.entropy_coef:
+        return batch
+    return batching.take(batch, np.flatnonzero((batch.weight * batch.advantage).any(axis=1)))
 
 
 def divergence(session: sessions.Session, params, trajectories: Sequence[types.Trajectory]) -> dict[str, float]:

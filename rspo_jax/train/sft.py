@@ -55,10 +55,10 @@ def make_model(settings: run_settings.Settings, directory: pathlib.Path) -> None
 
 def run(session: sessions.Session) -> None:
     """Clones the expert for config.sft.updates updates and writes WORKDIR/model."""
-    options = session.settings.sft
+    options, adam = session.settings.sft, session.settings.optimizer
     optimizer = optax.chain(
-        optax.clip_by_global_norm(session.settings.optimizer.max_grad_norm),
-        optax.adamw(optax.linear_schedule(options.learning_rate, 0.0, options.updates), weight_decay=0.0))
+        optax.clip_by_global_norm(adam.max_grad_norm),
+        optax.adamw(optax.linear_schedule(options.learning_rate, 0.0, options.updates), b1=adam.b1, b2=adam.b2, weight_decay=0.0))
     step = sft.make_sft_update(session.score, optimizer)
     state = accumulate.new_state(session.initial, optimizer)
     session.run.note(f"playing {options.episodes} episodes with an expert that errs {options.expert_noise:.0%} of the time ...")

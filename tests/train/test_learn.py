@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from episodes import episode, malformed, opened, settings
 
+from configs import sections
 from rspo_jax import types
 from rspo_jax.rollout import batching, collect
 from rspo_jax.train import estimate, learn, prm, rspo, session
+from rspo_jax.updates.policy import PolicyOptions
 
 ALPHA = 0.25
 
@@ -57,6 +59,18 @@ def test_an_environment_error_is_not_a_failure_of_its_siblings_baseline():
     rollout = collect.Rollout([*[episode(0, 1.0)] * 7, killed], {})
     advantage = estimate.outcome_advantages(opened(), rollout.trainable).tokens
     assert len(advantage) == 7 and not np.concatenate(advantage).any()
+
+
+def test_rows_without_advantage_are_not_computed_but_count():
+    batch = batching.pad([episode(0, 1.0), episode(0, 0.0), episode(1, 1.0), episode(1, 1.0)], True)
+    batch.advantage[:2] = 1.0
+    batch = learn.weighted(batch, 0.0, settings())
+    options = PolicyOptions(**sections.base_algorithm().policy)
+    moved = learn.moving(batch, options)
+    np.testing.assert_array_equal(moved.tokens, batch.tokens[:2])
+    np.testing.assert_allclose(moved.weight.sum(), 0.5, rtol=1e-5)
+    for term in ("kl_coef", "entropy_coef"):  # every row has a gradient then
+        assert learn.moving(batch, dataclasses.replace(options, **{term: 0.1})) is batch
 
 
 def test_dense_advantages_do_not_look_at_the_outcome():

@@ -12,7 +12,7 @@ def play(slot, task, seed, noise, cap):
     player, actions = expert.Expert(task.type, observation.task, seed, noise), []
     while not observation.done and len(actions) < cap:
         actions.append(player.act(observation))
-        assert actions[-1] in observation.admissible
+        assert noise or actions[-1] in observation.admissible
         observation = slot.step(actions[-1])
     return actions, observation.success
 
@@ -34,6 +34,21 @@ def test_noise_costs_steps_and_the_expert_recovers(made):
     noisy = [play(slot, task, 1, 0.4, cap=200) for task in tasks]
     assert sum(len(actions) for actions, _ in noisy) > 1.3 * sum(len(actions) for actions, _ in clean)
     assert sum(success for _, success in noisy) >= 0.95 * len(noisy)
+    slot.close()
+
+
+def test_half_of_the_noise_is_admissible_and_most_of_the_rest_changes_nothing(made):
+    slot = alfworld.make(str(made))
+    observation, admissible, nothing = slot.reset(slot.tasks("train")[0].id, 0), [], []
+    player = expert.Expert(slot.tasks("train")[0].type, observation.task, seed=0, noise=1.0)
+    for _ in range(300):
+        action = player.act(observation)
+        admissible.append(action in observation.admissible)
+        observation = slot.step(action)
+        if not admissible[-1]:
+            nothing.append(observation.text == "Nothing happens.")
+    assert 0.45 < sum(admissible) / len(admissible) < 0.75  # some missteps happen to be admissible
+    assert all(nothing)
     slot.close()
 
 
