@@ -3,6 +3,8 @@
 The epsilons and coefficients are those of the papers' rows as the public code runs them; algorithms.md 2.1 has the table.
 """
 
+import math
+
 from configs import sections
 
 
@@ -39,6 +41,14 @@ def dapo(config):
     config.loop.sampling_tries = 10
 
 
+def gspo(config):
+    """Length-normalised ratios of whole rows, held very near 1."""
+    config.policy.ratio = "row"
+    config.policy.epsilon_low, config.policy.epsilon_high = 3e-4, 4e-4
+    config.policy.dual_clip = math.inf
+    config.advantage.aggregation = "row_mean"
+
+
 def gigpo(config):
     """w/ std, as the public code runs ALFWorld; --config.advantage.gigpo.form=centered is w/o std."""
     config.advantage.estimator = "gigpo"
@@ -51,4 +61,4 @@ def ppo(config):
     config.critic = sections.critic()
 
 
-BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gigpo, ppo)}
+BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gspo, gigpo, ppo)}

@@ -81,7 +81,7 @@ def outcome_advantages(session: sessions.Session, trajectories: Sequence[types.T
 def dense_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory], critic=None) -> Estimated:
     """Advantages by the dense rewards (RSPO, phase 1): by the base's own estimator, or by process supervision."""
     rewards = dense_rewards(trajectories)
-    if session.settings.rspo.dense_advantage == "process":
+    if trajectories and session.settings.rspo.dense_advantage == "process":
         steps = rewards.steps - penalties(session.settings, trajectories)
         values = process(steps, batching.step_mask(trajectories), batching.group_index(trajectories))
         return Estimated(per_token(trajectories, np.asarray(values)), None)

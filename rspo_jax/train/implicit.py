@@ -62,7 +62,9 @@ def learn(session: sessions.Session, step, state: types.TrainState, trajectories
     batch = batching.pad(trajectories, session.full_history)
     batch.logp_ref[:] = _reference(session, batch)
     success = np.array([t.success for t in trajectories])
-    outcomes = implicit_prm.Outcomes(success, ~success, batching.group_index(trajectories), batching.step_mask(trajectories))
+    mask = batching.step_mask(trajectories)
+    mask = np.pad(mask, ((0, 0), (0, session.settings.data.max_steps - mask.shape[1])))  # always the same shape
+    outcomes = implicit_prm.Outcomes(success, ~success, batching.group_index(trajectories), mask)
     microbatches = [sessions.place(session, part) for _, part in batching.split(batch, session.settings.microbatch)]
     state, metrics = step(state, microbatches, outcomes)
     rewards = np.asarray(metrics["step_rewards"])

@@ -7,11 +7,12 @@ import pytest
 from episodes import episode, opened
 
 from rspo_jax.rollout import batching
-from rspo_jax.train import critic, estimate, settings
+from rspo_jax.train import critic, estimate
+from rspo_jax.train import options as run_options
 
 
 def options(level, gamma=1.0, lambda_=1.0, bootstrap=False):
-    return settings.Critic(level=level, gamma=gamma, lambda_=lambda_, bootstrap_on_truncation=bootstrap, learning_rate=1.0,
+    return run_options.Critic(level=level, gamma=gamma, lambda_=lambda_, bootstrap_on_truncation=bootstrap, learning_rate=1.0,
                            clip=0.5, loss_factor=1.0)
 
 

@@ -7,9 +7,9 @@ import pytest
 from episodes import episode, malformed, opened, settings
 
 from rspo_jax.train import estimate
-from rspo_jax.train import settings as run_settings
+from rspo_jax.train import options as run_options
 
-WITHOUT_CRITIC = [name for name in run_settings.ESTIMATORS if name != "gae"]
+WITHOUT_CRITIC = [name for name in run_options.ESTIMATORS if name != "gae"]
 # Two steps of 1 and 2 tokens against one step of 3 tokens: outcomes 1 and 0, mean 1/2, sample std sqrt(1/2).
 PAIR = [episode(0, 1.0, tokens=[1, 2]), episode(0, 0.0, tokens=[3])]
 

@@ -9,7 +9,7 @@ from episodes import episode, opened
 from rspo_jax import types
 from rspo_jax.rollout import batching
 from rspo_jax.train import implicit, istar
-from rspo_jax.train import settings as run_settings
+from rspo_jax.train import options as run_options
 
 # Outcomes 1 and 0; two steps of 1 and 2 tokens against one step of 3 tokens, with step rewards 3, 0 and 0.
 PAIR = types.with_dense_rewards([episode(0, 1.0, tokens=[1, 2]), episode(0, 0.0, tokens=[3])], np.array([[3.0, 0.0], [0.0, 0.0]]))
@@ -18,7 +18,7 @@ A = 2**-0.5
 
 
 def options(rewards="step", coef=1.0, **others):
-    return run_settings.Istar(**{
+    return run_options.Istar(**{
         "loss": "preference", "logit": "sum", "beta": 0.05, "reference": "old", "learning_rate": 1e-3, "max_grad_norm": 10.0,
         "rewards": rewards, "step_advantage_coef": coef, "baseline": "group", "divide_by_largest": False, **others})
 
