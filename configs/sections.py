@@ -43,7 +43,7 @@ def alfworld_tiny() -> ConfigDict:
         "max_tokens": 640,
         "max_new_tokens": 12,
         "prefill_widths": (24, 96),
-        "read_sizes": (192, 384, 640),
+        "read_sizes": (128, 192, 256, 320, 384, 512, 640),
     })
     config.microbatch = ConfigDict({"tokens": 4096, "widths": (192, 320, 448, 640)})
     config.evaluation = ConfigDict({
@@ -54,13 +54,13 @@ def alfworld_tiny() -> ConfigDict:
     })
     config.checkpoint = ConfigDict({"every": 1, "keep": 2})
     config.sft = ConfigDict({
-        "episodes": 2500,
+        "episodes": 3000,
         "expert_noise": 0.25,
-        "updates": 2000,
+        "updates": 2500,
         "learning_rate": 2e-3,
         "environment_weight": 0.5,  # most of what the engine says repeats names: copying them is learned from that too
         "model": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-                  "num_key_value_heads": 4},
+                  "num_key_value_heads": 2},
     })
     return config
 

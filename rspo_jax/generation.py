@@ -19,6 +19,7 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
+import threading
 import time
 from collections.abc import Collection, Mapping
 
@@ -94,7 +95,8 @@ class Sampler:
         if not stop_tokens or not all(0 <= token < vocab_limit for token in stop_tokens):
             raise ValueError(f"stop_tokens={stop_tokens} must be at least one id, each below vocab_limit={vocab_limit}.")
         self.config, self.options = config, options
-        self.seconds = {"prefill": 0.0, "decode": 0.0}  # spent in turns so far
+        self.seconds = {"prefill": 0.0, "decode": 0.0}  # spent in turns so far, which may be in several threads
+        self._lock = threading.Lock()
         self.compilations = 0  # shapes traced so far; at most (len(prefill_widths) + 1) * len(read_sizes)
 
         def read(params, *args, size):
@@ -166,8 +168,9 @@ class Sampler:
             cache, draws = self._draw(params, cache, budgets, keys, temperature, size)
             drawn.append(draws)
         drawn = jax.device_get(drawn)
-        self.seconds["prefill"] += read - began
-        self.seconds["decode"] += time.perf_counter() - read
+        with self._lock:
+            self.seconds["prefill"] += read - began
+            self.seconds["decode"] += time.perf_counter() - read
         return self._collect(cache, prompts, length, groups, drawn)
 
     def _check(self, prompts, fresh, keys, temperature) -> None:

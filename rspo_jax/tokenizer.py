@@ -222,14 +222,12 @@ def build_small(words: Sequence[str], phrases: Sequence[str], directory: str | p
     """Writes a small tokenizer in Hugging Face format: bytes, words, phrases, the numbers 0 to 40, four special tokens.
 
     Byte-level BPE without merges: a piece of text that is in the vocabulary is one token, any other is one token a byte,
-    so every text is encoded without loss. Of the phrases that stand at a place the longest is taken, before any word. Words,
-    and phrases that start with one, are there with and without a space before them. The same words and phrases in any
-    order give the same bytes. Chats read `{system}<|user|>{user}<|assistant|>{response}<|end|>`.
-
-    A phrase may end with the space before the next word, which is then another token than after other texts.
+    so every text is encoded without loss. Of the phrases that stand at a place the longest is taken, before any word. Each
+    word and phrase is there with and without a space before it. The same words and phrases in any order give the same
+    bytes. Chats read `{system}<|user|>{user}<|assistant|>{response}<|end|>`.
 
     Raises ValueError for a word that is neither letters, digits, one visible character, nor a tag such as `<action>`, and
-    for a phrase that starts with white space.
+    for a phrase that starts or ends with white space.
     """
     for word in words:
         tag = re.fullmatch("</?(.+)>", word)
@@ -238,22 +236,19 @@ def build_small(words: Sequence[str], phrases: Sequence[str], directory: str | p
             raise ValueError(f"{word!r} would never be one token of the small tokenizer; give words of letters, of digits, "
                              "single characters or tags such as '<action>'.")
     for phrase in phrases:
-        if not phrase or phrase != phrase.lstrip():
-            raise ValueError(f"{phrase!r} is no phrase for the small tokenizer; give a text that starts with a word or a mark.")
+        if not phrase or phrase != phrase.strip():
+            raise ValueError(f"{phrase!r} is no phrase for the small tokenizer; give a text without white space at its ends.")
     byte_letters = _byte_letters()
-    pieces = sorted({*phrases, *(" " + phrase for phrase in phrases if phrase[0].isalnum()),
-                     *(space + word for word in {*words, *map(str, range(41))} for space in ("", " "))})
+    pieces = sorted({space + piece for piece in {*words, *phrases, *map(str, range(41))} for space in ("", " ")})
     spelled = ("".join(byte_letters[byte] for byte in piece.encode()) for piece in pieces)
     vocab = {piece: i for i, piece in enumerate(dict.fromkeys([*byte_letters, *spelled]))}
     special = ["<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"]
     added = [{"id": len(vocab) + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True} for i, token in enumerate(special)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    # A phrase does not start or end in the middle of a longer word.
+    # A phrase ends with its last word, not in the middle of a longer one.
     longest_first = sorted(set(phrases), key=lambda phrase: (-len(phrase), phrase))
-    ends = ["" if phrase.endswith(" ") else r"(?![\p{L}\p{N}])" for phrase in longest_first]
-    whole = [r" ?(?<!\p{L})" + re.escape(phrase) + end for phrase, end in zip(longest_first, ends, strict=True)]
-    pattern = "|".join([*whole, _SMALL_PIECE])
+    pattern = "|".join([rf" ?{re.escape(phrase)}(?![\p{{L}}\p{{N}}])" for phrase in longest_first] + [_SMALL_PIECE])
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     tokenizer = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,

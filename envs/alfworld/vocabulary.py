@@ -6,9 +6,8 @@ from envs.alfworld import data, engine, package, problem
 
 TOKEN = re.compile(r"[A-Za-z]+|\d|[^\sA-Za-z\d]")  # a word, a digit or a mark of punctuation; spaces are between tokens
 
-# What the engine and the task templates say between two names: one token each makes an episode's row a third shorter.
-# Those of the templates take the space before the name along. A name in a task is then another token ("mug") than in what the
-# engine says and understands (" mug"): whoever looks for the last mention of a mug finds one that was seen, not the task.
+# What the engine and the task templates say between two names, as often as a policy reads it: one token each makes an
+# episode's row a third shorter.
 PHRASES = (
     "You are in the middle of a room. Looking quickly around you, you see a", ", a", ", and a",
     "You arrive at", ". The", ". On the", "is closed.", "is open. In it, you see a", "is open. In it, you see nothing.",
@@ -16,9 +15,8 @@ PHRASES = (
     "You open the", "You close the", "You pick up the", "from the", "You move the", "to the",
     "You heat the", "You cool the", "You clean the", "using the", "You turn on the", "You turn off the",
     "You are carrying: a", "You are not carrying anything.", "There's nothing special about", "This is a", "Nothing happens.",
-    "go to",
-    "put a ", "put some ", "put a clean ", "put a hot ", "put a cool ", "clean some ", "heat some ", "cool some ", "put two ",
-    "find two ", "in ", "on ", "and put it in ", "and put them in ", "look at ", "examine the ", "under the ", "with the ",
+    "go to", "put a", "put some", "put a clean", "put a hot", "put a cool", "clean some", "heat some", "cool some",
+    "and put it in", "put two", "find two", "and put them in", "look at", "under the", "examine the", "with the",
 )
 
 

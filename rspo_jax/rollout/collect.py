@@ -1,13 +1,15 @@
 """Plays episodes: the policy on the device and the environments in their workers, in turns.
 
-The slots are two halves. While the environments of one half step, the other half decodes. A slot whose episode ended
-takes the next one at once. The episodes of a group go to one worker, which parses their game once.
+The slots are two halves. While the environments of one half step, the other half decodes; or, where the policy runs on the
+cores of a CPU, both halves decode at once, each in a thread of its own (`together`): twice as fast on two cores. A slot whose
+episode ended takes the next one at once. The episodes of a group go to one worker, which parses their game once.
 
 Everything is a function of the episodes and the policy, never of timing: a half waits for all of its slots, and what a slot
 samples depends on its own seed alone.
 """
 
 import collections
+import concurrent.futures
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +68,7 @@ class Collector:
     dialogue: dialogue.DialogueOptions
     half: int  # slots of a half; the pool has twice as many
     max_steps: int
+    together: bool  # call the policy for both halves at once
 
     def collect(self, policy: Policy, episodes: Sequence[Episode], name: str, update: int) -> Rollout:
         """Plays all episodes to their end.
@@ -83,24 +86,29 @@ class Collector:
         halves = [range(self.half), range(self.half, 2 * self.half)]
         for slots in halves:
             self.pool.send(self._start(slots, queues, live))
-        while live:
-            for half, slots in enumerate(halves):
-                mine = [slot for slot in slots if slot in live]
-                began = time.perf_counter()
-                for slot, observation in self.pool.receive(mine).items():
-                    live[slot].observe(observation, self.max_steps)
-                received = time.perf_counter()
-                asks = {slot - slots[0]: live[slot].ask(self.tokenizer, self.dialogue) for slot in mine if not live[slot].end}
-                replies = policy(half, asks) if asks else {}
-                for slot, reply in replies.items():
-                    live[slots[0] + slot].answer(reply, self.tokenizer, self.dialogue)
-                requests = {slot: env_pool.Step(live[slot].action.text) for slot in mine if not live[slot].end}
-                for slot in [slot for slot in mine if live[slot].end]:
-                    episode = live.pop(slot)
-                    ended.append((episode.episode.group, episode.episode.member, episode.trajectory(name, update)))
-                self.pool.send(requests | self._start(slots, queues, live))
-                seconds["env"] += received - began
-                seconds["sample"] += time.perf_counter() - received
+        with concurrent.futures.ThreadPoolExecutor(len(halves)) as threads:
+            ask = threads.map if self.together else map
+            while live:
+                for turn in ([0, 1],) if self.together else ([0], [1]):
+                    mine = {half: [slot for slot in halves[half] if slot in live] for half in turn}
+                    began = time.perf_counter()
+                    for slot, observation in self.pool.receive([slot for slots in mine.values() for slot in slots]).items():
+                        live[slot].observe(observation, self.max_steps)
+                    received = time.perf_counter()
+                    asks = [{slot - half * self.half: live[slot].ask(self.tokenizer, self.dialogue)
+                             for slot in slots if not live[slot].end} for half, slots in mine.items()]
+                    answers = ask(lambda half, asks: policy(half, asks) if asks else {}, turn, asks)
+                    for half, replies in zip(turn, answers, strict=True):
+                        for slot, reply in replies.items():
+                            live[half * self.half + slot].answer(reply, self.tokenizer, self.dialogue)
+                    for half, slots in mine.items():
+                        requests = {slot: env_pool.Step(live[slot].action.text) for slot in slots if not live[slot].end}
+                        for slot in [slot for slot in slots if live[slot].end]:
+                            episode = live.pop(slot)
+                            ended.append((episode.episode.group, episode.episode.member, episode.trajectory(name, update)))
+                        self.pool.send(requests | self._start(halves[half], queues, live))
+                    seconds["env"] += received - began
+                    seconds["sample"] += time.perf_counter() - received
         return Rollout([trajectory for _, _, trajectory in sorted(ended, key=lambda item: item[:2])], seconds)
 
     def _queues(self, episodes: Sequence[Episode]) -> list[collections.deque[Episode]]:

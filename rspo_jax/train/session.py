@@ -118,7 +118,8 @@ def open_session(settings: run_settings.Settings, config: Mapping[str, Any], wor
         pool = stack.enter_context(env_pool.Pool(settings.pool))
         session = Session(
             settings=settings, workdir=pathlib.Path(workdir), mesh=mesh, pool=pool,
-            collector=collect.Collector(pool, tokenizer, settings.dialogue, settings.sampler.slots, settings.data.max_steps),
+            collector=collect.Collector(pool, tokenizer, settings.dialogue, settings.sampler.slots, settings.data.max_steps,
+                                        together=jax.default_backend() == "cpu" and jax.process_count() == 1),
             tokenizer=tokenizer, model=model, initial=initial,
             score=jax.jit(make_score(settings, model, tokenizer.vocab_size)),
             sampler=generation.Sampler(model, settings.sampler, tokenizer.stop_tokens, tokenizer.vocab_size),
@@ -174,7 +175,8 @@ def play(session: Session, params, episodes: Sequence[collect.Episode], name: st
     before = dict(session.sampler.seconds)
     rollout = session.collector.collect(policy, episodes, name, update)
     began = time.perf_counter()
-    seconds = {phase: total - before[phase] for phase, total in session.sampler.seconds.items()}
+    at_once = 2 if session.collector.together else 1  # both halves' seconds pass at the same time
+    seconds = {phase: (total - before[phase]) / at_once for phase, total in session.sampler.seconds.items()}
     seconds |= {"env": rollout.seconds["env"], "host": rollout.seconds["sample"] - sum(seconds.values())}
     batch = batching.pad(rollout.trajectories, session.full_history)
     logp = token_logps(session, params, batch)
@@ -188,6 +190,10 @@ def sampling_policy(session: Session, params, temperature: float, stream: int) -
     caches = [session.sampler.empty_cache(), session.sampler.empty_cache()]
 
     def answer(half, asks):
+        with jax.set_mesh(session.mesh):  # of this thread
+            return turn(half, asks)
+
+    def turn(half, asks):
         prompts = {slot: ask.prompt for slot, ask in asks.items()}
         fresh = {slot for slot, ask in asks.items() if ask.fresh}
         keys = {slot: (session.settings.seed, stream, ask.episode.group, ask.episode.member, ask.step)

@@ -60,7 +60,7 @@ class Reply:
     overflow: bool
 
 
-def play(tokenizer, tasks, options=OPTIONS, max_steps=5, say="go", stopped=True, room=99, size=2):
+def play(tokenizer, tasks, options=OPTIONS, max_steps=5, say="go", stopped=True, room=99, size=2, together=False):
     asked = []
 
     def policy(half, asks):
@@ -75,7 +75,7 @@ def play(tokenizer, tasks, options=OPTIONS, max_steps=5, say="go", stopped=True,
         return replies
 
     pool = Pool()
-    collector = collect.Collector(pool, tokenizer, options, half=2, max_steps=max_steps)
+    collector = collect.Collector(pool, tokenizer, options, half=2, max_steps=max_steps, together=together)
     episodes = [collect.Episode(protocol.Task(task, "count"), group, member, 7 + group)
                 for group, task in enumerate(tasks) for member in range(size)]
     return collector.collect(policy, episodes, "agent", 3).trajectories, asked, pool
@@ -89,6 +89,15 @@ def test_every_episode_is_played_once_and_comes_back_in_order(tokenizer):
     assert [len(t.steps) for t in trajectories] == [1, 1, 2, 2, 5, 5, 3, 3, 0, 0]
     assert [t.outcome for t in trajectories] == [1, 1, 1, 1, 0, 0, 1, 1, 0, 0]
     assert {t.update for t in trajectories} == {3} and len(pool.log) == 10
+
+
+def test_halves_that_decode_together_play_the_same_episodes(tokenizer):
+    def played(together):
+        trajectories, asked, _ = play(tokenizer, ["win 1", "lose 2", "win 9", "win 3", "broken"], together=together)
+        return [(t.group, t.termination, [s.response for s in t.steps]) for t in trajectories], {half for half, _, _ in asked}
+
+    assert played(True) == played(False)
+    assert played(True)[1] == {0, 1}
 
 
 def test_groups_share_the_environment_seed_and_a_worker(tokenizer):
