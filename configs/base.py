@@ -9,7 +9,7 @@ from configs import variants
 
 def get_config(arg: str = "alfworld"):
     """arg: an environment of variants.ENVIRONMENTS, then optionally a base of bases.BASES, then optionally `smoke`."""
-    config = variants.build(arg, rspo=None)
+    config = variants.build(arg)
     if "smoke" not in arg:
         # The episodes that configs/rspo.py plays for its 36 updates: a PRM's 512, and 12 loops of 3 * 112 + 128 + 3 * 112.
         config.loop.updates, config.evaluation.every = 79, 40

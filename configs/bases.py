@@ -3,6 +3,10 @@
 The epsilons and coefficients are those of the papers' rows as the public code runs them; algorithms.md 2.1 has the table.
 """
 
+import math
+
+from configs import sections
+
 
 def grpo(config):
     """As sections.base_algorithm has it."""
@@ -32,8 +36,17 @@ def dapo(config):
     """Asymmetric clip, dynamic sampling, token mean; the soft punishment of long responses is off, as in verl-agent."""
     config.policy.epsilon_high = 0.28
     config.policy.dual_clip = 10.0
+    config.advantage.aggregation = "token_mean"
     config.loop.keep_groups = "mixed"
     config.loop.sampling_tries = 10
+
+
+def gspo(config):
+    """Length-normalised ratios of whole rows, held very near 1."""
+    config.policy.ratio = "row"
+    config.policy.epsilon_low, config.policy.epsilon_high = 3e-4, 4e-4
+    config.policy.dual_clip = math.inf
+    config.advantage.aggregation = "row_mean"
 
 
 def gigpo(config):
@@ -41,4 +54,11 @@ def gigpo(config):
     config.advantage.estimator = "gigpo"
 
 
-BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gigpo)}
+
+def ppo(config):
+    """PPO with a critic. The public code plays groups of one; here the groups of the other bases, of which it sees nothing."""
+    config.advantage.estimator = "gae"
+    config.critic = sections.critic()
+
+
+BASES = {each.__name__: each for each in (grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, dapo, gspo, gigpo, ppo)}

@@ -109,6 +109,46 @@ def base_algorithm() -> ConfigDict:
     return config
 
 
+def critic() -> ConfigDict:
+    """PPO's critic, as the public code runs it; algorithms.md 1.1."""
+    return ConfigDict({
+        "level": "row",
+        "gamma": 1.0,
+        "lambda_": 1.0,
+        "bootstrap_on_truncation": False,
+        "clip": 0.5,
+        "loss_factor": 1.0,
+        "learning_rate": 1e-3,  # ten times the policy's in the public code, at the scale of the tiny policy
+    })
+
+
+def istar() -> ConfigDict:
+    """iStar's own options; the letters of the paper in the comments."""
+    return ConfigDict({
+        "loss": "preference",  # eq. 2
+        "logit": "sum",  # eq. 2; the released code has the mean over steps
+        "beta": 0.05,
+        "reference": "old",
+        "learning_rate": 6e-4,  # twice the policy's, as in the paper
+        "max_grad_norm": 10.0,
+        "rewards": "step",
+        "step_advantage_coef": 1.0,  # alpha
+        "baseline": "group",  # eq. 4; the released code has `first_row`
+        "divide_by_largest": False,  # the released code does
+    })
+
+
+def spear() -> ConfigDict:
+    """SPEAR's own options, at the scale of 64 episodes an update; the public code replays up to 2048 step rows."""
+    return ConfigDict({
+        "replay_episodes": 64,
+        "tolerance": 5,
+        "horizon": 200,
+        "bonus_coef": 1.0,
+        "imitation_coef": 1.0,
+    })
+
+
 def rspo() -> ConfigDict:
     """The wrapper's own options; the letters of the paper in the comments."""
     return ConfigDict({
@@ -147,6 +187,8 @@ def smoke(config: ConfigDict) -> ConfigDict:
     config.evaluation.games_per_type = 1
     config.sft.episodes = 16
     config.sft.updates = 4
+    if config.spear is not None:
+        config.spear.replay_episodes = 1
     if config.rspo is not None:
         config.rspo.updates_per_phase = 1
         config.rspo.off_policy_fraction = 1 / 2

@@ -7,8 +7,8 @@ from configs import bases, sections
 ENVIRONMENTS = {"alfworld": sections.alfworld_tiny}
 
 
-def build(arg: str, rspo: ConfigDict | None) -> ConfigDict:
-    """The locked config of an environment, a base algorithm (GRPO where none is named) and a method.
+def build(arg: str, **methods: ConfigDict) -> ConfigDict:
+    """The locked config of an environment, a base algorithm (GRPO where none is named) and methods: `rspo`, `istar`, `spear`.
 
     Raises:
         ValueError: an unknown word, or more than one base; names those that exist.
@@ -20,7 +20,8 @@ def build(arg: str, rspo: ConfigDict | None) -> ConfigDict:
                          f"{', '.join(bases.BASES)}, then optionally 'smoke', with commas.")
     config = ENVIRONMENTS[environment]()
     config.update(sections.base_algorithm())
-    config.rspo = config_dict.placeholder(ConfigDict) if rspo is None else rspo
+    for name in ("critic", "rspo", "istar", "spear"):
+        config[name] = methods.get(name) or config_dict.placeholder(ConfigDict)
     bases.BASES[named[0] if named else "grpo"](config)
     if "smoke" in words:
         sections.smoke(config)

@@ -21,7 +21,7 @@ def rspo(*arguments, **environment):
     (["--config.lop.updates=3"], "config.lop.updates is unknown.*did you mean 'loop'"),
     (["--config.loop.updates=many"], "--config.loop.updates=many"),
     (["--config.loop.updates=-1"], "config.loop.updates=-1 is not allowed; use a positive number"),
-    (["--config.loop.group_size=1"], "config.loop.group_size=1 is not allowed; use at least 2"),
+    (["--config.loop.group_size=1"], "config.loop.group_size=1 must be at least 2"),
     (["--config.optimizer.learning_rate=nan"], "config.optimizer.learning_rate is nan"),
     (["--config.rspo.off_policy_fraction=0.3"], "config.rspo.off_policy_fraction=0.3 of config.loop.tasks_per_update=2"),
     (["--config.pool.options.data=nowhere"], "nowhere.*rspo envs make alfworld"),

@@ -8,7 +8,7 @@ import pytest
 
 from rspo_jax.train import settings
 
-CONFIGS = ["rspo", "base"]
+CONFIGS = ["rspo", "base", "istar", "spear"]
 VARIANTS = ["alfworld", "alfworld,smoke"]
 
 
@@ -26,7 +26,7 @@ def test_every_variant_is_valid_and_locked(name, variant):
 
 def test_every_config_file_is_tested():
     folder = pathlib.Path(importlib.import_module("configs").__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__", "sections", "variants", "bases"} == set(CONFIGS)
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__", "sections", "bases", "variants"} == set(CONFIGS)
 
 
 def test_configs_share_nothing():
@@ -68,6 +68,21 @@ def test_wrong_keys_types_and_values_are_named(path, value, says):
     section[keys[-1]] = value
     with pytest.raises(ValueError, match=says):
         settings.read(raw)
+
+
+def test_a_critic_goes_with_gae_and_with_nothing_else():
+    raw = config("base", "alfworld,ppo").to_dict()
+    assert settings.read(raw).critic.level == "row"
+    with pytest.raises(ValueError, match="config.advantage.estimator=gae does not go with config.critic, which is None"):
+        settings.read(raw | {"critic": None})
+    with pytest.raises(ValueError, match="config.advantage.estimator=grpo does not go with config.critic, which is there"):
+        settings.read(config("base").to_dict() | {"critic": raw["critic"]})
+
+
+def test_unknown_variants_are_answered_with_those_that_exist():
+    for arg in ("alfworld,smok", "webshop", "alfworld,rloo,grpo"):
+        with pytest.raises(ValueError, match="use one of alfworld, then optionally one of grpo, dr_grpo"):
+            config("base", arg)
 
 
 def test_a_missing_key_is_named():

@@ -31,6 +31,11 @@ def init_value_head(d: int) -> dict[str, jax.Array]:
     return {"weight": jnp.zeros((d,)), "bias": jnp.zeros(())}
 
 
+def values_after(params, states: jax.Array) -> jax.Array:
+    """The value of the state behind each token, [R, L] float32, from the states [R, L, d] at these tokens."""
+    return states.astype(jnp.float32) @ params["weight"] + params["bias"]
+
+
 def values_before(params, states: jax.Array) -> jax.Array:
     """The value of the state before each token: that of token l is read at l - 1, and before token 0 it is 0.
 
@@ -39,5 +44,4 @@ def values_before(params, states: jax.Array) -> jax.Array:
     Returns:
         [R, L] float32.
     """
-    values = states.astype(jnp.float32) @ params["weight"] + params["bias"]
-    return jnp.pad(values[:, :-1], ((0, 0), (1, 0)))
+    return jnp.pad(values_after(params, states)[:, :-1], ((0, 0), (1, 0)))

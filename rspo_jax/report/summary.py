@@ -72,6 +72,48 @@ def identical_states(trajectories: Sequence[types.Trajectory]) -> tuple[int, flo
     return len(repeated), sum(repeated) / total if total else math.nan
 
 
+def auc(score: np.ndarray, positive: np.ndarray) -> float:
+    """Probability that a success is scored above a failure, ties counting one half; nan without both kinds."""
+    wins = np.sign(score[positive][:, None] - score[~positive][None, :])
+    return float((wins.mean() + 1) / 2) if wins.size else math.nan
+
+
+def dense_calibration(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
+    """How the dense return goes with the verdict, over the scored episodes.
+
+    Returns:
+      dense_outcome_correlation (Pearson; nan where either does not vary), dense_auc (see auc), dense_return_success and
+      dense_return_failure (means; nan without such an episode).
+    """
+    scored = [t for t in trajectories if not math.isnan(dense_return(t))]
+    dense, outcome = np.array([dense_return(t) for t in scored]), np.array([t.outcome for t in scored])
+    success = np.array([t.success for t in scored], bool)
+    varies = len(scored) > 1 and dense.std() > 0 and outcome.std() > 0
+    return {"dense_outcome_correlation": float(np.corrcoef(dense, outcome)[0, 1]) if varies else math.nan,
+            "dense_auc": auc(dense, success), "dense_return_success": mean(dense[success]),
+            "dense_return_failure": mean(dense[~success])}
+
+
+def group_shares(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
+    """What groups leave to compare: zero_variance_groups (share whose outcomes are all equal), single_member_groups (share with
+    one episode that no error ended), action_diversity (see there; mean over groups of several)."""
+    groups: dict[int, list[types.Trajectory]] = {}
+    for t in trajectories:
+        groups.setdefault(t.group, []).append(t)
+    members = [[t for t in group if not t.termination.startswith("error")] for group in groups.values()]
+    return {"zero_variance_groups": mean(len({t.outcome for t in group}) == 1 for group in groups.values()),
+            "single_member_groups": mean(len(group) == 1 for group in members),
+            "action_diversity": mean(action_diversity(group) for group in members if len(group) > 1)}
+
+
+def action_diversity(group: Sequence[types.Trajectory]) -> float:
+    """Mean edit distance between the action sequences of two episodes, over the longer one: 0 for the same, 1 for nothing in
+    common; nan of fewer than two episodes."""
+    actions = [[step.action for step in t.steps] for t in group]
+    return mean(_edit_distance(one, other) / max(len(one), len(other), 1)
+                for index, one in enumerate(actions) for other in actions[:index])
+
+
 def wilson(successes: float, count: int, z: float = 1.959964) -> tuple[float, float]:
     """Wilson score interval of a success rate (Wilson 1927), 95 % by default.
 
@@ -87,6 +129,16 @@ def wilson(successes: float, count: int, z: float = 1.959964) -> tuple[float, fl
     centre = p + z * z / (2 * count)
     half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     return max(0.0, (centre - half) / (1 + z * z / count)), min(1.0, (centre + half) / (1 + z * z / count))
+
+
+def _edit_distance(one, other):
+    """Fewest insertions, deletions and replacements that make one sequence the other (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(one, 1):
+        above, row[0] = row[0], i
+        for j, right in enumerate(other, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (left != right))
+    return row[-1]
 
 
 def _by_type(trajectories: Sequence[types.Trajectory], task_types: Sequence[str]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from rspo_jax import interrupt
 from rspo_jax.report import jsonl, results
 from rspo_jax.report import play as report_play
 from rspo_jax.rollout import collect
-from rspo_jax.train import evaluate, learn, on_policy, rspo, sft
+from rspo_jax.train import evaluate, istar, learn, on_policy, rspo, sft, spear
 from rspo_jax.train import prm as prm_training
 from rspo_jax.train import session as sessions
 from rspo_jax.train import settings as run_settings
@@ -23,10 +23,10 @@ SUMMARY = "summary.json"
 
 
 def train(config: Mapping[str, Any], workdir: str) -> None:
-    """RSPO, or the base algorithm alone where config.rspo is None. Of a finished run, only the model and the summary are
-    written again."""
+    """RSPO, iStar or SPEAR, whose section is not None, or the base algorithm alone. Of a finished run, only the model and the
+    summary are written again."""
     with interrupt.Stop() as stop, _open(config, workdir, workdir) as session:
-        loop = rspo.run if session.settings.rspo and session.settings.rspo.arm != "dense_only" else on_policy.run
+        loop = _loop(session.settings)
         params = loop(session, stop)
         if stop.requested:
             session.run.note("stopped on request; the same command resumes")
@@ -95,6 +95,14 @@ def _open(config, workdir, record, prepare: Callable = lambda settings: settings
         except (ValueError, OSError, env_pool.StartError) as error:
             raise sessions.UsageError(str(error)) from error
         yield session
+
+
+def _loop(settings):
+    if settings.rspo:
+        return on_policy.run if settings.rspo.arm == "dense_only" else rspo.run
+    if settings.istar:
+        return istar.run
+    return spear.run if settings.spear else on_policy.run
 
 
 def _newest(session):

@@ -2,6 +2,7 @@
 
 | config.rspo.dense_signal | reward of a step                                                                     |
 | regression_prm           | r_hat of a head that was trained once, before the loop (RSPO eq. 5, train/prm.py)    |
+| implicit_prm             | beta (log pi_prm - log pi_ref), learned from what is played (iStar eq. 1, implicit.py) |
 | environment              | the environment's own reward                                                         |
 | none                     | nobody scores: for config.rspo.arm=own_replay                                        |
 """
@@ -12,7 +13,7 @@ import numpy as np
 
 from rspo_jax import types
 from rspo_jax.rollout import batching
-from rspo_jax.train import prm
+from rspo_jax.train import implicit, prm
 from rspo_jax.train import session as sessions
 
 
@@ -21,13 +22,31 @@ def load(session: sessions.Session):
     if session.settings.rspo.dense_signal == "regression_prm":
         head, result = prm.load_or_train(session)
         return head, {name: result[name] for name in ("episodes", "env_steps")}
-    return None, {"episodes": 0, "env_steps": 0}
+    signal = implicit.new_state(session) if session.settings.rspo.dense_signal == "implicit_prm" else None
+    return signal, {"episodes": 0, "env_steps": 0}
+
+
+def make_step(session: sessions.Session):
+    """The train step of a signal that learns on the way; None for the others."""
+    return implicit.make_step(session) if session.settings.rspo.dense_signal == "implicit_prm" else None
+
+
+def learn(session: sessions.Session, step, signal, trajectories: Sequence[types.Trajectory]):
+    """The signal after what it learns from the outcomes of episodes, and metrics. step: of make_step."""
+    return (signal, {}) if step is None else implicit.learn(session, step, signal, trajectories)
+
+
+def arrays(step, signal) -> dict:
+    """What a checkpoint must hold of the signal."""
+    return {} if step is None else {"prm": signal}
 
 
 def score(session: sessions.Session, signal, trajectories: Sequence[types.Trajectory], noise_seed: int) -> list[types.Trajectory]:
     """The trajectories with the dense reward of each step, plus N(0, config.rspo.reward_noise)."""
     if session.settings.rspo.dense_signal == "regression_prm":
         rewards = prm.step_rewards(session, signal, trajectories)
+    elif session.settings.rspo.dense_signal == "implicit_prm":
+        rewards = implicit.step_rewards(session, signal, trajectories)
     elif session.settings.rspo.dense_signal == "none":
         return list(trajectories)
     else:

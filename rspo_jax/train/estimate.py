@@ -7,6 +7,7 @@
 | gigpo                | grpo or dr_grpo, plus omega times the anchor groups' comparison  | advantages_gigpo.py      |
 | reinforce_pp         | return from here on, whitened over the tokens of the batch       | advantages_reinforce.py  |
 | reinforce_pp_baseline | centred on the group, whitened over the tokens of the batch     | advantages_reinforce.py  |
+| gae                  | by a critic (PPO), see train/critic.py                           | advantages_gae.py        |
 
 The rewards are the outcomes, or the dense rewards alone (RSPO's phase 1). An advantage travels as one array a trajectory, with
 an entry for each of its sampled tokens in their order: that is the same in both prompt layouts, and fits a replay buffer.
@@ -29,6 +30,7 @@ from rspo_jax.algorithms import (
     spans,
 )
 from rspo_jax.rollout import batching
+from rspo_jax.train import critic as critics
 from rspo_jax.train import session as sessions
 
 process = jax.jit(advantages.process)
@@ -39,6 +41,13 @@ class Rewards(NamedTuple):
 
     returns: np.ndarray  # [B]
     steps: np.ndarray  # [B, T]
+
+
+class Estimated(NamedTuple):
+    """The advantage of each sampled token of each trajectory, and what the critic is to learn, where there is one."""
+
+    tokens: list[np.ndarray]
+    targets: critics.Targets | None
 
 
 class Compared(NamedTuple):
@@ -64,29 +73,37 @@ def dense_rewards(trajectories: Sequence[types.Trajectory]) -> Rewards:
     return Rewards(steps.sum(axis=1), steps)
 
 
-def outcome_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory]) -> list[np.ndarray]:
-    """Advantage of each sampled token of each trajectory by the outcomes."""
-    return of_rewards(session, trajectories, outcome_rewards(trajectories))
+def outcome_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory], critic=None) -> Estimated:
+    """Advantages by the outcomes. critic: its TrainState, for the estimator `gae`."""
+    return of_rewards(session, trajectories, outcome_rewards(trajectories), critic)
 
 
-def dense_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory]) -> list[np.ndarray]:
-    """The same by the dense rewards (RSPO, phase 1): the base's own estimator, or process supervision."""
+def dense_advantages(session: sessions.Session, trajectories: Sequence[types.Trajectory], critic=None) -> Estimated:
+    """Advantages by the dense rewards (RSPO, phase 1): by the base's own estimator, or by process supervision."""
     rewards = dense_rewards(trajectories)
-    if session.settings.rspo.dense_advantage == "process":
+    if trajectories and session.settings.rspo.dense_advantage == "process":
         steps = rewards.steps - penalties(session.settings, trajectories)
         values = process(steps, batching.step_mask(trajectories), batching.group_index(trajectories))
-        return per_token(trajectories, np.asarray(values))
-    return of_rewards(session, trajectories, rewards)
+        return Estimated(per_token(trajectories, np.asarray(values)), None)
+    return of_rewards(session, trajectories, rewards, critic)
 
 
-def of_rewards(session: sessions.Session, trajectories: Sequence[types.Trajectory], rewards: Rewards) -> list[np.ndarray]:
+def of_rewards(session: sessions.Session, trajectories: Sequence[types.Trajectory], rewards: Rewards, critic=None) -> Estimated:
     """Advantages by config.advantage.estimator."""
     if not trajectories:
-        return []
-    options = session.settings.advantage
+        return Estimated([], None)
     batch = batching.pad(trajectories, session.full_history)
-    compared = compare(session, trajectories, batch, less_kl(session, trajectories, batch, rewards))
-    return split(trajectories, batch, np.asarray(_estimate(compared, options)))
+    rewards = less_kl(session, trajectories, batch, rewards)
+    if critic is not None:
+        penalty = penalties(session.settings, trajectories)
+        values, targets = critics.advantages(session, critic.params, trajectories, batch, *rewards, penalty)
+        return Estimated(split(trajectories, batch, values), targets)
+    return Estimated(split(trajectories, batch, token_advantages(session, trajectories, batch, rewards)), None)
+
+
+def token_advantages(session: sessions.Session, trajectories, batch: types.TrajectoryBatch, rewards: Rewards) -> np.ndarray:
+    """Advantages of all tokens of a padded batch, [R, L], by an estimator without a critic."""
+    return np.asarray(_estimate(compare(session, trajectories, batch, rewards), session.settings.advantage))
 
 
 def compare(session: sessions.Session, trajectories, batch: types.TrajectoryBatch, rewards: Rewards) -> Compared:

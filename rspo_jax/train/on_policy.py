@@ -18,9 +18,11 @@ def run(session: sessions.Session, stop: interrupt.Stop):
     progress = sessions.Progress()
     agent = learn.new_learner(session)
     signal, cost = dense.load(session) if settings.rspo else (None, {})
-    arrays, host = sessions.restore(session, {"agent": agent})
+    signal_step = dense.make_step(session) if settings.rspo else None
+    arrays, host = sessions.restore(session, {"agent": agent, "prm": signal})
     if host:
-        agent, progress = arrays["agent"], sessions.Progress(**host["progress"])
+        agent, signal = arrays["agent"], arrays.get("prm", signal)
+        progress = sessions.Progress(**host["progress"])
     else:
         progress = dataclasses.replace(progress, **cost)
         evaluate.if_due(session, agent.policy.params, 0)
@@ -31,15 +33,16 @@ def run(session: sessions.Session, stop: interrupt.Stop):
         if settings.rspo:
             rollout = dataclasses.replace(rollout, trajectories=dense.score(session, signal, rollout.trajectories, progress.tick))
             trained = rollout.trainable
-            advantage = estimate.dense_advantages(session, trained)
+            estimated = estimate.dense_advantages(session, trained, agent.critic)
         else:
             trained = gather.keep(settings, rollout.trainable)
-            advantage = estimate.outcome_advantages(session, trained)
-        agent, metrics = learn.update(session, step, agent, trained, advantage)
+            estimated = estimate.outcome_advantages(session, trained, agent.critic)
+        agent, metrics = learn.update(session, step, agent, trained, estimated)
+        signal, of_signal = dense.learn(session, signal_step, signal, rollout.trainable)
 
         progress.updates += 1
         progress.tick += 1
-        learn.record(session, "update", progress.updates, progress, rollout, metrics, began)
+        learn.record(session, "update", progress.updates, progress, rollout, metrics | of_signal, began)
         evaluate.if_due(session, agent.policy.params, progress.updates)
-        sessions.save(session, progress, {"agent": agent}, {}, now=bool(stop.requested))
+        sessions.save(session, progress, {"agent": agent} | dense.arrays(signal_step, signal), {}, now=bool(stop.requested))
     return agent.policy.params

@@ -76,7 +76,7 @@ def train(session: sessions.Session):
         "episodes": len(rollout.trajectories), "env_steps": sum(len(t.steps) for t in rollout.trajectories),
         "success": summary.mean(t.success for t in rollout.trajectories),
         "held_out": int(held_out.sum()), "mse": float(np.mean((predicted - outcome) ** 2)),
-        "mse_of_the_mean": float(np.var(outcome)), "auc": auc(predicted, outcome > 0), "best_epoch": epoch,
+        "mse_of_the_mean": float(np.var(outcome)), "auc": summary.auc(predicted, outcome > 0), "best_epoch": epoch,
         "seconds/play": played - began, "seconds/fit": time.perf_counter() - played,
     }
     session.run.log(0, "prm", learn.rollout_metrics(session, progress, rollout) | result)
@@ -100,12 +100,6 @@ def features(session: sessions.Session, trajectories: Sequence[types.Trajectory]
         row, slot = np.nonzero(exists)
         out[part.trajectory[row], part.step[row, ends[row, slot]]] = states[row, slot]
     return out
-
-
-def auc(score: np.ndarray, positive: np.ndarray) -> float:
-    """Probability that a success is scored above a failure, ties counting one half; nan without both kinds."""
-    wins = np.sign(score[positive][:, None] - score[~positive][None, :])
-    return float((wins.mean() + 1) / 2) if wins.size else math.nan
 
 
 def _step_ends(part, steps):

@@ -41,9 +41,11 @@ def run(session: sessions.Session, stop: interrupt.Stop):
     agent, explorer = learn.new_learner(session), None
     buffer, own = [], []  # D, and what the agent played since the loop began
     signal, cost = dense.load(session)
-    arrays, host = sessions.restore(session, {"agent": agent, "explorer": agent})
+    signal_step = dense.make_step(session)
+    arrays, host = sessions.restore(session, {"agent": agent, "explorer": agent, "prm": signal})
     if host:
         agent, explorer, progress = arrays["agent"], arrays.get("explorer"), sessions.Progress(**host["progress"])
+        signal = arrays.get("prm", signal)
         buffer, own = ([replay.item_from_json(item) for item in host[name]] for name in ("buffer", "own"))
     elif not stop.requested:
         progress.episodes, progress.env_steps = cost["episodes"], cost["env_steps"]
@@ -54,15 +56,15 @@ def run(session: sessions.Session, stop: interrupt.Stop):
         if progress.phase == "explorer" and progress.phase_updates < k:
             explorer = explorer or accumulate.branch(agent)
             rollout = _explore(session, progress, explorer, settings.on_policy_tasks, signal)
-            advantage = estimate.dense_advantages(session, rollout.trainable)
-            explorer, metrics = learn.update(session, explorer_step, explorer, rollout.trainable, advantage)
+            estimated = estimate.dense_advantages(session, rollout.trainable, explorer.critic)
+            explorer, metrics = learn.update(session, explorer_step, explorer, rollout.trainable, estimated)
             progress.phase_updates += 1
             kind, tick = "explorer", progress.loop * k + progress.phase_updates
 
         elif progress.phase == "explorer":
             rollout = _explore(session, progress, explorer, settings.loop.tasks_per_update, signal)
-            advantage = estimate.outcome_advantages(session, rollout.trainable)
-            buffer = harvest(session, progress, rollout.trainable, advantage)
+            estimated = estimate.outcome_advantages(session, rollout.trainable, agent.critic)
+            buffer = harvest(session, progress, rollout.trainable, estimated.tokens)
             metrics = {"useful": len(buffer), **learn.divergence(session, agent.policy.params, rollout.trainable)}
             explorer = None
             progress.phase, progress.phase_updates = "agent", 0
@@ -72,22 +74,23 @@ def run(session: sessions.Session, stop: interrupt.Stop):
             rollout = gather.play(session, progress, agent.policy.params, settings.on_policy_tasks)
             rollout = _scored(session, signal, rollout, progress)
             trained = gather.keep(settings, rollout.trainable)
-            advantage = estimate.outcome_advantages(session, trained)
-            own += _items(trained, advantage) if own_replay else []
+            estimated = estimate.outcome_advantages(session, trained, agent.critic)
+            own += _items(trained, estimated.tokens) if own_replay else []
             replayed, buffer = buffer[: settings.off_policy_episodes], buffer[settings.off_policy_episodes :]
-            agent, metrics = learn.update(session, agent_step, agent, trained, advantage, replayed)
+            agent, metrics = learn.update(session, agent_step, agent, trained, estimated, replayed)
             progress.updates += 1
             progress.phase_updates += 1
             kind, tick = "update", progress.updates
 
+        signal, of_signal = dense.learn(session, signal_step, signal, rollout.trainable)
         progress.tick += 1
-        learn.record(session, kind, tick, progress, rollout, metrics, began)
+        learn.record(session, kind, tick, progress, rollout, metrics | of_signal, began)
         if kind == "update":
             evaluate.if_due(session, agent.policy.params, progress.updates)
         if progress.phase == "agent" and progress.phase_updates >= k:
             buffer, own = _ordered(session, progress, own), []
             progress.loop, progress.phase, progress.phase_updates = progress.loop + 1, first_phase, 0
-        states = {"agent": agent} | ({"explorer": explorer} if explorer else {})
+        states = {"agent": agent} | dense.arrays(signal_step, signal) | ({"explorer": explorer} if explorer else {})
         host = {name: [replay.item_to_json(item) for item in items] for name, items in (("buffer", buffer), ("own", own))}
         sessions.save(session, progress, states, host, now=bool(stop.requested))
     return agent.policy.params

@@ -25,6 +25,7 @@ from rspo_jax.algorithms import logprobs
 from rspo_jax.models import config as model_config
 from rspo_jax.models import decoder, hf
 from rspo_jax.rollout import batching, collect
+from rspo_jax.train import options as run_options
 from rspo_jax.train import settings as run_settings
 
 # Streams of random numbers. A generator is keyed by (seed, stream, counter), so two streams never meet.
@@ -48,6 +49,9 @@ class Progress:
     groups: int = 0  # tasks drawn
     episodes: int = 0
     env_steps: int = 0
+    last_dense: float = math.nan  # of the last episodes of a policy that is trained on dense rewards
+    last_success: float = math.nan
+    gamed: int = 0  # how often in a row the former rose and the latter fell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +143,7 @@ def make_score(settings: run_settings.Settings, model: model_config.DecoderConfi
     return score
 
 
-def make_optimizer(options: run_settings.Optimizer, learning_rate: float) -> optax.GradientTransformation:
+def make_optimizer(options: run_options.Optimizer, learning_rate: float) -> optax.GradientTransformation:
     """AdamW after a global-norm clip, with a linear warm-up. The learning rate is an argument: the explorer has its own."""
     schedule = optax.linear_schedule(learning_rate / (options.warmup_updates + 1), learning_rate, options.warmup_updates)
     return optax.chain(

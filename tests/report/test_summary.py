@@ -84,3 +84,41 @@ def test_wilson_interval():
     np.testing.assert_allclose(summary.wilson(0, 20), (0.0, 0.1611), atol=5e-5)
     np.testing.assert_allclose(summary.wilson(20, 20), (1 - 0.1611, 1.0), atol=5e-5)
     assert all(math.isnan(end) for end in summary.wilson(0, 0))
+
+
+def acted(group, actions, outcome, dense=0.0, termination="failure"):
+    steps = tuple(dataclasses.replace(step("a", dense=dense), action=action) for action in actions)
+    return dataclasses.replace(episode("t", "heat", steps, termination, outcome), group=group, success=outcome == 1.0)
+
+
+def test_auc_by_hand():
+    # Successes 3 and 1 against failures 2 and 1: 3 > 2, 3 > 1, 1 < 2, 1 = 1: 2.5 of 4.
+    assert summary.auc(np.array([3.0, 1, 2, 1]), np.array([True, True, False, False])) == 2.5 / 4
+    assert np.isnan(summary.auc(np.array([1.0]), np.array([True])))
+
+
+def test_diversity_is_the_edit_distance_between_siblings():
+    # "xyz" to "xz": one deletion of 3; "xyz" to "abc": 3 of 3; "xz" to "abc": 3 of 3.
+    group = [acted(0, actions, 0.0) for actions in ("xyz", "xz", "abc")]
+    np.testing.assert_allclose(summary.action_diversity(group), (1 / 3 + 1 + 1) / 3)
+    assert summary.action_diversity([group[0], group[0]]) == 0.0
+    assert math.isnan(summary.action_diversity(group[:1]))
+
+
+def test_shares_of_groups_by_hand():
+    played = [acted(0, "xy", 1.0), acted(0, "xz", 0.0),  # differ
+              acted(1, "x", 0.0), acted(1, "x", 0.0),  # alike
+              acted(2, "x", 1.0), acted(2, "y", 0.0, termination="error: killed")]  # one left to compare
+    np.testing.assert_allclose(
+        list(summary.group_shares(played).values()), [1 / 3, 1 / 3, (1 / 2 + 0) / 2], rtol=1e-6)
+    assert math.isnan(summary.group_shares([])["single_member_groups"])
+
+
+def test_dense_calibration_by_hand():
+    # Dense returns 2 and 1 of successes, 0 of a failure; one episode that nobody scored.
+    played = [acted(0, "xy", 1.0, dense=1.0), acted(0, "x", 1.0, dense=1.0), acted(0, "x", 0.0, dense=0.0),
+              acted(0, "x", 0.0, dense=math.nan)]
+    got = summary.dense_calibration(played)
+    assert (got["dense_auc"], got["dense_return_success"], got["dense_return_failure"]) == (1.0, 1.5, 0.0)
+    np.testing.assert_allclose(got["dense_outcome_correlation"], np.corrcoef([2, 1, 0], [1, 1, 0])[0, 1])
+    assert math.isnan(summary.dense_calibration(played[:1])["dense_outcome_correlation"])

@@ -7,6 +7,7 @@ import numpy as np
 
 from configs import sections
 from rspo_jax import types
+from rspo_jax.train import options as run_options
 from rspo_jax.train import settings as run_settings
 
 
@@ -36,7 +37,7 @@ def settings(alpha=0.25, replay="reward", dense_advantage="sum", **advantage):
     space = python_types.SimpleNamespace
     return space(
         seed=0, off_policy_episodes=4, sampler=space(max_tokens=16, max_new_tokens=8), loop=space(minibatches=2),
-        advantage=run_settings.build(run_settings.Advantage, raw, "config.advantage"),
+        advantage=run_settings.build(run_options.Advantage, raw, "config.advantage"),
         rspo=space(off_policy_fraction=alpha, replay=replay, dense_advantage=dense_advantage))
 
 

@@ -1,6 +1,7 @@
 """Shares, minibatches and the reward swap, without a model."""
 
 import dataclasses
+import types as python_types
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_both_layouts_weigh_one_step_episodes_alike():
 def test_an_environment_error_is_not_a_failure_of_its_siblings_baseline():
     killed = dataclasses.replace(episode(0, 0.0), termination="error: killed")
     rollout = collect.Rollout([*[episode(0, 1.0)] * 7, killed], {})
-    advantage = estimate.outcome_advantages(opened(), rollout.trainable)
+    advantage = estimate.outcome_advantages(opened(), rollout.trainable).tokens
     assert len(advantage) == 7 and not np.concatenate(advantage).any()
 
 
@@ -75,11 +76,11 @@ def test_rows_without_advantage_are_not_computed_but_count():
 def test_dense_advantages_do_not_look_at_the_outcome():
     # Dense returns 2 and 0: mean 1, sample standard deviation sqrt(2). The outcomes are the other way round.
     pair = [episode(0, 0.0, dense=1.0), episode(0, 1.0, dense=0.0)]
-    np.testing.assert_allclose(estimate.dense_advantages(opened(), pair), [[2**-0.5] * 6, [-(2**-0.5)] * 6], rtol=1e-5)
+    np.testing.assert_allclose(estimate.dense_advantages(opened(), pair).tokens, [[2**-0.5] * 6, [-(2**-0.5)] * 6], rtol=1e-5)
 
 
 def harvest(opened, played):
-    return rspo.harvest(opened, session.Progress(), played, estimate.outcome_advantages(opened, played))
+    return rspo.harvest(opened, session.Progress(), played, estimate.outcome_advantages(opened, played).tokens)
 
 
 def test_the_harvest_is_relabelled_with_outcomes():
@@ -111,7 +112,10 @@ def test_step_ends_of_a_row_that_fills_its_width():
     np.testing.assert_array_equal(prm._step_ends(full, 1)[0], [[4]])
 
 
-def test_auc_by_hand():
-    # Successes 3 and 1 against failures 2 and 1: 3 > 2, 3 > 1, 1 < 2, 1 = 1: 2.5 of 4.
-    assert prm.auc(np.array([3.0, 1, 2, 1]), np.array([True, True, False, False])) == 2.5 / 4
-    assert np.isnan(prm.auc(np.array([1.0]), np.array([True])))
+def test_a_dense_return_that_rises_while_success_falls_is_told():
+    notes = []
+    space = python_types.SimpleNamespace(run=python_types.SimpleNamespace(note=notes.append))
+    progress = session.Progress()
+    history = [(1.0, 0.5), (2.0, 0.4), (3.0, 0.3), (2.0, 0.2), (3.0, 0.1)]
+    found = [learn.hacking(space, progress, "harvest 1", *pair)["gamed_in_a_row"] for pair in history]
+    assert found == [0, 1, 2, 0, 1] and len(notes) == 1 and "rose to 3 while success fell to 30.0%" in notes[0]

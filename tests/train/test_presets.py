@@ -1,4 +1,4 @@
-"""The smoke variant of every preset, and every arm, for two updates, in one process: each line is one run."""
+"""Two updates of the smoke variant of every preset and arm that no other whole run plays, in one process: a line is a run."""
 
 import importlib
 import math
@@ -8,15 +8,22 @@ import jax
 import pytest
 from whole_runs import metrics
 
-from rspo_jax.train import commands
+from rspo_jax.train import commands, learn
 
-BASES = ["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "gigpo"]
-RUNS = [("base", base, {}) for base in BASES] + [("rspo", base, {}) for base in BASES] + [
-    ("rspo", "grpo", {"rspo.arm": "dense_only"}),
-    ("rspo", "grpo", {"rspo.arm": "own_replay", "rspo.dense_signal": "none"}),
-    ("rspo", "grpo", {"rspo.dense_signal": "environment", "policy.clip": "standard", "rspo.replay": "random"}),
+RUNS = [
+    *(("base", base, {}) for base in ("dr_grpo", "rloo", "reinforce_pp_baseline", "dapo", "gspo", "gigpo", "ppo")),
     ("base", "reinforce_pp", {"advantage.kl_coef": 0.01, "advantage.overlong": {"buffer": 4, "factor": 1.0}}),
     ("base", "gigpo", {"advantage.gigpo.form": "centered", "advantage.gigpo.anchor_similarity": 0.9}),
+    ("base", "ppo", {"critic.level": "turn", "critic.bootstrap_on_truncation": True}),
+    ("base", "ppo", {"dialogue.history": "window(2)"}),
+    *(("rspo", base, {}) for base in ("rloo", "reinforce_pp", "dapo", "gigpo")),
+    ("rspo", "grpo", {"rspo.arm": "dense_only"}),
+    ("rspo", "grpo", {"rspo.dense_signal": "environment", "policy.clip": "standard", "rspo.replay": "random"}),
+    *(("istar", base, {}) for base in ("grpo", "reinforce_pp_baseline", "dapo")),
+    *(("istar", f"rloo,{arm}", {}) for arm in ("token", "merged", "environment", "prime")),
+    ("istar", "reinforce_pp", {"istar.logit": "mean", "istar.baseline": "first_row", "istar.divide_by_largest": True,
+                               "policy.ratio": "step_sum"}),
+    ("spear", "gigpo", {}),
 ]
 
 
@@ -26,17 +33,62 @@ def compiled(tmp_path_factory):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-@pytest.mark.parametrize("file, base, changes", RUNS, ids=[f"{f}:{b}" + "".join(f"-{v}" for v in c.values()) for f, b, c in RUNS])
-def test_a_preset_runs(file, base, changes, compiled, monkeypatch, tmp_path):
+def names(runs):
+    return [f"{file}:{words}" + "".join(f"-{value}" for value in changes.values()) for file, words, changes, *_ in runs]
+
+
+@pytest.fixture
+def train(compiled, monkeypatch):
+    """train(file, words, changes, workdir) runs a smoke variant on the coin environment, and returns its metrics."""
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parent)  # for the workers
-    config = importlib.import_module(f"configs.{file}").get_config(f"alfworld,{base},smoke")
-    config.pool.options = {}
-    config.data.max_steps = 4
-    config.update_from_flattened_dict({"pool.family": "coin", "evaluation.splits": ("valid_unseen",),
-                                       "evaluation.temperatures": (0.4,), **changes})
-    commands.train(config.to_dict(), str(tmp_path))
-    lines = metrics(tmp_path)
-    assert ("update", 2) in lines and (tmp_path / "model" / "model.safetensors").exists()
+
+    def run(file, words, changes, workdir):
+        config = importlib.import_module(f"configs.{file}").get_config(f"alfworld,{words},smoke")
+        config.pool.options = {}
+        config.data.max_steps = 4
+        config.update_from_flattened_dict({"pool.family": "coin", "evaluation.splits": ("valid_unseen",),
+                                           "evaluation.temperatures": (0.4,), **changes})
+        commands.train(config.to_dict(), str(workdir))
+        return metrics(workdir)
+
+    return run
+
+
+@pytest.mark.parametrize("file, words, changes", RUNS, ids=names(RUNS))
+def test_a_preset_runs(file, words, changes, train, tmp_path):
+    lines = train(file, words, changes, tmp_path)
+    assert (tmp_path / "model" / "model.safetensors").exists()
     for update in (1, 2):
-        assert math.isfinite(lines["update", update]["policy_loss"])
-        assert lines["update", update]["grad_norm"] > 0 and lines["update", update]["skipped_updates"] == 0
+        line = lines["update", update]
+        assert math.isfinite(line["policy_loss"]) and line["grad_norm"] > 0 and line["skipped_updates"] == 0
+        if file == "istar":
+            assert 0 < line["prm/loss"] < 1 and line["prm/updates"] == update
+    if file == "spear":
+        assert lines["update", 2]["replay/replayed"] == 1
+
+
+# The states that an algorithm has beside the policy's, each lost if a checkpoint left it out; and where the run is broken off.
+RESUMED = [
+    ("rspo", "ppo", {}, ("harvest", 1)),  # the explorer's critic too
+    ("rspo", "grpo,implicit", {}, ("update", 2)),
+    ("rspo", "grpo", {"rspo.arm": "own_replay", "rspo.dense_signal": "none"}, ("update", 2)),
+    ("istar", "rloo", {}, ("update", 2)),
+    ("spear", "grpo", {"spear.replay_episodes": 4}, ("update", 2)),
+]
+
+
+@pytest.mark.parametrize("file, words, changes, where", RESUMED, ids=names(RESUMED))
+def test_a_broken_run_resumes_exactly(file, words, changes, where, train, tmp_path, monkeypatch):
+    whole = train(file, words, changes, tmp_path / "whole")
+    record = learn.record
+
+    def broken(session, kind, tick, *rest):
+        if (kind, tick) == where:
+            raise ZeroDivisionError("a bug")
+        record(session, kind, tick, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(learn, "record", broken)
+        train(file, words, changes, tmp_path / "run")
+    assert where not in metrics(tmp_path / "run")
+    assert train(file, words, changes, tmp_path / "run") == whole

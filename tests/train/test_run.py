@@ -69,7 +69,7 @@ def test_phase_one_leaves_the_agent_bit_identical(rspo, tmp_path):
         read = settings.read(config | {"policy": config["policy"] | {"off_dual_clip": math.inf}})
         _, initial = hf.load(read.model.directory, "float32")
         optimizer = session.make_optimizer(read.optimizer, read.optimizer.learning_rate)
-        state = learn.Learner(accumulate.new_state(initial, optimizer))
+        state = learn.Learner(accumulate.new_state(initial, optimizer), None)
         with checkpoint.Checkpointer(tmp_path / "checkpoints", keep=2) as checkpoints:
             arrays, host = checkpoints.restore(checkpoints.latest(), {"agent": state})
     assert host["progress"]["phase"] == "agent" and host["progress"]["updates"] == 0
@@ -110,11 +110,11 @@ def test_eval_takes_a_hugging_face_directory(rspo, uninterrupted, tmp_path):
 
 
 @pytest.mark.parametrize("overrides, config", [
-    ((), "grpo"),
+    ((), "base"),
     (("config.dialogue.history=window(2)", "config.sampler.max_tokens=512"), "rspo"),
     (("config.policy.kl_coef=0.01", "config.rspo.dense_advantage=process", "config.rspo.reward_noise=0.3",
       "config.rspo.replay=variance", "config.advantage.statistics=step", "config.loop.minibatches=1"), "rspo"),
-], ids=["grpo", "window", "options"])
+], ids=["base", "window", "options"])
 def test_other_configurations_run(rspo, tmp_path, overrides, config):
     finish(rspo("train", tmp_path / "run", *overrides, config=config))
     assert ("update", 2) in metrics(tmp_path / "run")
