@@ -24,5 +24,5 @@ def get_config(arg: str = "alfworld"):
         istar.loss, istar.reference = "cross_entropy", "initial"
     config = variants.build(",".join(words), istar=istar)
     if "smoke" not in words:
-        config.loop.updates, config.evaluation.every = 79, 40  # the budget of configs/base.py
+        config.loop.updates, config.evaluation.every = 54, 27  # the budget of configs/base.py
     return config

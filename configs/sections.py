@@ -47,7 +47,7 @@ def alfworld_tiny() -> ConfigDict:
     })
     config.microbatch = ConfigDict({"tokens": 4096, "widths": (192, 320, 448, 640)})
     config.evaluation = ConfigDict({
-        "every": 18,
+        "every": 12,
         "splits": ("valid_unseen", "valid_seen"),
         "games_per_type": 16,
         "temperatures": (0.4, 0.0),  # 0.4 as the public code evaluates, and greedy
@@ -98,7 +98,7 @@ def base_algorithm() -> ConfigDict:
         "aggregation": "trajectory_mean",  # token_mean hardly learns here: docs/decisions/0004
     })
     config.loop = ConfigDict({
-        "updates": 36,
+        "updates": 24,
         "tasks_per_update": 16,  # B
         "group_size": 8,  # N
         "minibatches": 2,

@@ -19,5 +19,5 @@ def get_config(arg: str = "alfworld"):
     config.policy.clip = "standard"  # replay is clipped around its own log-probs
     config.loop.keep_groups = "widest"
     if "smoke" not in arg:
-        config.loop.updates, config.evaluation.every = 79, 40  # the budget of configs/base.py
+        config.loop.updates, config.evaluation.every = 54, 27  # the budget of configs/base.py
     return config
