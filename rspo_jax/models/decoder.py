@@ -26,7 +26,7 @@ DecoderConfig = model_config.DecoderConfig
 # again in the backward pass anyway.
 KEEP_ATTENTION = jax.checkpoint_policies.save_only_these_names("attention")
 
-UNROLLED = 4  # layers; so few are not scanned: stacking what the backward pass needs costs XLA:CPU a fifth of a train step
+UNROLLED = 4  # layers; so few are not scanned in training: stacking what a backward pass needs costs XLA:CPU a fifth of it
 
 PARAM_AXES = {
     "embed_tokens": ("vocab", "embed"),
@@ -218,7 +218,7 @@ class _Decoder(nn.Module):
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
             length=cfg.num_hidden_layers,
-            unroll=cfg.num_hidden_layers if cfg.num_hidden_layers <= UNROLLED else 1,
+            unroll=cfg.num_hidden_layers if cache is None and cfg.num_hidden_layers <= UNROLLED else 1,
         )
         angles = layers.rope_angles(positions, cfg.head_dim, cfg.rope_theta)
         x, new = scan(cfg, name="layers")(x, jnp.arange(cfg.num_hidden_layers), angles, cache, read)

@@ -78,7 +78,8 @@ def test_both_layouts_agree_and_split_takes_value_batches():
     for full_history in (True, False):
         batch = batching.pad(tabular.episodes(3), full_history)
         rng = np.random.default_rng(1)
-        returns, old = (batching.spread(rng.normal(size=(4, 3)), batch) for _ in range(2))
+        layout = spans.Layout(batch.action_mask, batch.trajectory, batch.step)
+        returns, old = (np.asarray(spans.spread(rng.normal(size=(4, 3)), layout)) for _ in range(2))
         weight = np.asarray(masking.aggregation_weights(batch.action_mask, batch.trajectory, "trajectory_mean", 64))
         data = critic.ValueBatch(batch.tokens, batch.action_mask, returns, old, weight)
         parts = batching.split(data, batching.MicrobatchOptions(tokens=40, widths=(8, 20), multiple=1))

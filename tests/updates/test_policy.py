@@ -10,7 +10,7 @@ import optax
 import pytest
 from tabular import OPTIONS, L, R, V, batch, episodes, rows, score, table
 
-from rspo_jax.algorithms import masking, policy_loss
+from rspo_jax.algorithms import masking, policy_loss, spans
 from rspo_jax.rollout import batching
 from rspo_jax.updates import accumulate, policy
 
@@ -153,7 +153,8 @@ def test_both_layouts_agree_on_one_step_episodes(ratio):
         found = []
         for full_history in (True, False):
             data = batching.pad(episodes(steps), full_history)
-            data.advantage[:] = batching.spread(np.random.default_rng(1).normal(size=(4, steps)), data)
+            layout = spans.Layout(data.action_mask, data.trajectory, data.step)
+            data.advantage[:] = spans.spread(np.random.default_rng(1).normal(size=(4, steps)), layout)
             data.weight[:] = masking.aggregation_weights(data.action_mask, data.trajectory, "trajectory_mean", 64)
             found.append(gradient(data, options=options))
         np.testing.assert_allclose(*found, atol=1e-6)
