@@ -17,7 +17,7 @@ comma := ,
 CONFIG := configs/$(if $(filter rspo,$(BASE)),rspo.py:alfworld,base.py:alfworld$(comma)$(BASE))
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: install quickstart report warm-start test test-warm-start check bench
+.PHONY: install quickstart report warm-start test test-presets test-warm-start check bench
 
 install: $(VENV)/.installed
 
@@ -47,6 +47,9 @@ warm-start: install $(SFT_GAMES)/games.json
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+test-presets: install
+	$(BIN)/pytest -q -m presets tests/train
 
 test-warm-start: install $(GAMES)/games.json $(SFT_GAMES)/games.json
 	$(BIN)/pytest -q -s -m rebuild tests/train

@@ -10,7 +10,7 @@ def make():
 
 
 class Coin:
-    """Each action wins with probability one quarter, by a checksum of the actions so far; members of a group thus differ."""
+    """Each action wins with probability one sixth, by a checksum of the actions so far: half of the episodes are won."""
 
     def tasks(self, split):
         return [protocol.Task(f"{split} {number}", "coin") for number in range(6)]
@@ -21,7 +21,7 @@ class Coin:
 
     def step(self, action):
         self._played += action
-        won = zlib.crc32(self._played.encode()) % 4 == 0
+        won = zlib.crc32(self._played.encode()) % 6 == 0
         return protocol.Observation(text=f"You see a drawer {len(action) % 9 + 1}.", reward=float(won), done=won, success=won)
 
     def close(self):

@@ -4,11 +4,14 @@ import importlib
 import math
 import pathlib
 
-import jax
 import pytest
 from whole_runs import metrics
 
-from rspo_jax.train import commands, learn
+from rspo_jax import generation
+from rspo_jax.train import commands, learn, session
+from rspo_jax.updates import policy
+
+pytestmark = pytest.mark.presets
 
 RUNS = [
     *(("base", base, {}) for base in ("dr_grpo", "rloo", "reinforce_pp_baseline", "dapo", "gspo", "gigpo", "ppo")),
@@ -27,10 +30,29 @@ RUNS = [
 ]
 
 
+def once(make, key):
+    """`make`, called once for each key(*args): what was made before is used again."""
+    made = {}
+
+    def cached(*args):
+        place = key(*args)
+        if place not in made:
+            made[place] = make(*args)
+        return made[place]
+
+    return cached
+
+
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+def compiled():
+    """Nearly all runs have the same model and the same loss: what they trace and compile is kept between them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "Sampler", once(generation.Sampler, lambda *args: repr(args)))
+        patch.setattr(session, "make_score", once(
+            session.make_score, lambda settings, *rest: repr((settings.model, settings.loop.temperature, *rest))))
+        patch.setattr(policy, "make_policy_gradient", once(
+            policy.make_policy_gradient, lambda score, options: (score.__wrapped__, options)))
+        yield
 
 
 def names(runs):
@@ -45,9 +67,12 @@ def train(compiled, monkeypatch):
     def run(file, words, changes, workdir):
         config = importlib.import_module(f"configs.{file}").get_config(f"alfworld,{words},smoke")
         config.pool.options = {}
-        config.data.max_steps = 4
-        config.update_from_flattened_dict({"pool.family": "coin", "evaluation.splits": ("valid_unseen",),
-                                           "evaluation.temperatures": (0.4,), **changes})
+        config.update_from_flattened_dict({
+            "pool.family": "coin", "data.max_steps": 4, "evaluation.splits": ("valid_unseen",), "evaluation.temperatures": (0.4,),
+            "loop.group_size": 8,  # at one half of successes, one group in 128 has nothing to compare
+            "sampler.max_tokens": 256, "sampler.read_sizes": (256,), "microbatch.widths": (256,), **changes})
+        if config.rspo:
+            config.rspo.prm.episodes = 16
         commands.train(config.to_dict(), str(workdir))
         return metrics(workdir)
 
