@@ -23,7 +23,7 @@ def test_v13_overlong_penalty():
 
 
 def test_a_buffer_that_does_not_fit_is_named():
-    with pytest.raises(ValueError, match="config.overlong.buffer=200"):
+    with pytest.raises(ValueError, match="config.advantage.overlong.buffer=200"):
         filtering.overlong_penalty(np.array([1]), 100, 200, 1.0)
 
 

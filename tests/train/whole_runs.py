@@ -27,8 +27,8 @@ def finish(process, code=0, timeout=300):
 
 
 def metrics(workdir):
-    """The lines of metrics.jsonl without what a clock wrote."""
-    lines = [json.loads(line) for line in (pathlib.Path(workdir) / "metrics.jsonl").read_text().split("\n") if line]
+    """The lines of metrics.jsonl, as far as they are written to their end, without what a clock wrote."""
+    lines = [json.loads(line) for line in (pathlib.Path(workdir) / "metrics.jsonl").read_text().split("\n")[:-1]]
     return {(line["kind"], line["tick"]): {name: value for name, value in line.items() if "seconds" not in name}
             for line in lines}
 
