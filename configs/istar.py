@@ -23,6 +23,4 @@ def get_config(arg: str = "alfworld"):
         # PRIME: cross-entropy against the frozen initial policy. Its group filter is --config.loop.keep_groups=between.
         istar.loss, istar.reference = "cross_entropy", "initial"
     config = variants.build(",".join(words), istar=istar)
-    if "smoke" not in words:
-        config.loop.updates, config.evaluation.every = 54, 27  # the budget of configs/base.py
     return config

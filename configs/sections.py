@@ -47,17 +47,19 @@ def alfworld_tiny() -> ConfigDict:
     })
     config.microbatch = ConfigDict({"tokens": 4096, "widths": (192, 320, 448, 640)})
     config.evaluation = ConfigDict({
-        "every": 12,
+        "every": 15,
         "splits": ("valid_unseen", "valid_seen"),
         "games_per_type": 16,
         "temperatures": (0.4, 0.0),  # 0.4 as the public code evaluates, and greedy
     })
     config.checkpoint = ConfigDict({"every": 1, "keep": 2})
     config.sft = ConfigDict({
-        "episodes": 3000,
-        "expert_noise": 0.25,
-        "updates": 2500,
-        "learning_rate": 2e-3,
+        "episodes": 8000,
+        "expert_noise": 0.15,
+        "expert_hesitation": 0.5,
+        "updates": 1500,
+        "muon_learning_rate": 1e-2,
+        "adam_learning_rate": 2e-3,
         "environment_weight": 0.5,  # most of what the engine says repeats names: copying them is learned from that too
         "model": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
                   "num_key_value_heads": 2},
@@ -98,7 +100,7 @@ def base_algorithm() -> ConfigDict:
         "aggregation": "trajectory_mean",  # token_mean hardly learns here: docs/decisions/0004
     })
     config.loop = ConfigDict({
-        "updates": 24,
+        "updates": 45,
         "tasks_per_update": 16,  # B
         "group_size": 8,  # N
         "minibatches": 2,

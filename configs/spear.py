@@ -18,6 +18,4 @@ def get_config(arg: str = "alfworld"):
     config.policy.dual_clip = config.policy.off_dual_clip = 10.0
     config.policy.clip = "standard"  # replay is clipped around its own log-probs
     config.loop.keep_groups = "widest"
-    if "smoke" not in arg:
-        config.loop.updates, config.evaluation.every = 54, 27  # the budget of configs/base.py
     return config

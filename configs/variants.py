@@ -25,4 +25,7 @@ def build(arg: str, **methods: ConfigDict) -> ConfigDict:
     bases.BASES[named[0] if named else "grpo"](config)
     if "smoke" in words:
         sections.smoke(config)
+    elif "rspo" not in methods:
+        # The episodes that RSPO plays for its 45 updates: a PRM's 512, and 15 loops of 3 * 112 + 128 + 3 * 112.
+        config.loop.updates, config.evaluation.every = 98, 25
     return config.lock()

@@ -223,11 +223,11 @@ def build_small(words: Sequence[str], phrases: Sequence[str], directory: str | p
 
     Byte-level BPE without merges: a piece of text that is in the vocabulary is one token, any other is one token a byte,
     so every text is encoded without loss. Of the phrases that stand at a place the longest is taken, before any word. Each
-    word and phrase is there with and without a space before it. The same words and phrases in any order give the same
-    bytes. Chats read `{system}<|user|>{user}<|assistant|>{response}<|end|>`.
+    word is there with and without a space before it, each phrase as it is given. The same words and phrases in any order
+    give the same bytes. Chats read `{system}<|user|>{user}<|assistant|>{response}<|end|>`.
 
     Raises ValueError for a word that is neither letters, digits, one visible character, nor a tag such as `<action>`, and
-    for a phrase that starts or ends with white space.
+    for a phrase that ends with white space.
     """
     for word in words:
         tag = re.fullmatch("</?(.+)>", word)
@@ -236,10 +236,10 @@ def build_small(words: Sequence[str], phrases: Sequence[str], directory: str | p
             raise ValueError(f"{word!r} would never be one token of the small tokenizer; give words of letters, of digits, "
                              "single characters or tags such as '<action>'.")
     for phrase in phrases:
-        if not phrase or phrase != phrase.strip():
-            raise ValueError(f"{phrase!r} is no phrase for the small tokenizer; give a text without white space at its ends.")
+        if not phrase or phrase != phrase.rstrip():
+            raise ValueError(f"{phrase!r} is no phrase for the small tokenizer; give a text without white space at its end.")
     byte_letters = _byte_letters()
-    pieces = sorted({space + piece for piece in {*words, *phrases, *map(str, range(41))} for space in ("", " ")})
+    pieces = sorted({*phrases, *(space + word for word in {*words, *map(str, range(41))} for space in ("", " "))})
     spelled = ("".join(byte_letters[byte] for byte in piece.encode()) for piece in pieces)
     vocab = {piece: i for i, piece in enumerate(dict.fromkeys([*byte_letters, *spelled]))}
     special = ["<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"]
@@ -248,7 +248,7 @@ def build_small(words: Sequence[str], phrases: Sequence[str], directory: str | p
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     # A phrase ends with its last word, not in the middle of a longer one.
     longest_first = sorted(set(phrases), key=lambda phrase: (-len(phrase), phrase))
-    pattern = "|".join([rf" ?{re.escape(phrase)}(?![\p{{L}}\p{{N}}])" for phrase in longest_first] + [_SMALL_PIECE])
+    pattern = "|".join([rf"{re.escape(phrase)}(?![\p{{L}}\p{{N}}])" for phrase in longest_first] + [_SMALL_PIECE])
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     tokenizer = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,

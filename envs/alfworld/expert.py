@@ -2,7 +2,8 @@
 
 It searches likely receptacles first (`prior`), takes the target when it sees it, treats it, and puts it away. With
 `noise` it errs now and then: half of its errors are random admissible actions, half misread the room and mostly change nothing.
-So its episodes also show how to go on after an error; those are what behaviour cloning of a warm start wants.
+So its episodes also show how to go on after an error. With `hesitation` it looks around instead of acting, as language models
+do: a habit that costs steps. A policy that is cloned from all this has something to unlearn (docs/decisions/0004).
 """
 
 import dataclasses
@@ -19,6 +20,8 @@ APPLIANCES = {
     "pick_clean_then_place_in_recep": ("clean", "sinkbasin"),
 }
 UNKNOWN_WEIGHT = 0.05  # of a place that the prior rules out: visited last, but visited
+
+_MOVES = (("take", "from"), ("move", "to"))
 
 _NAME = r"[a-z]+ \d+"
 _SEEN = re.compile(rf"(?:On|The) (?:the )?({_NAME})(?: is open\. In it)?, you see ([^.]*)\.")
@@ -49,10 +52,11 @@ def goal(task_type: str, task: str) -> Goal:
 class Expert:
     """Plays one episode: `act` takes each observation, from reset's on, and returns the next action."""
 
-    def __init__(self, task_type: str, task: str, seed: int, noise: float):
-        if not 0.0 <= noise <= 1.0:
-            raise ValueError(f"noise={noise}: a probability between 0 and 1 is needed")
-        self._task_type, self._noise = task_type, noise
+    def __init__(self, task_type: str, task: str, seed: int, noise: float, hesitation: float = 0.0):
+        for name, value in (("noise", noise), ("hesitation", hesitation)):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name}={value}: a probability between 0 and 1 is needed")
+        self._task_type, self._noise, self._hesitation = task_type, noise, hesitation
         self._goal = goal(task_type, task)
         self._rng = random.Random(f"expert {seed}")
         self._places: list[str] = []  # all receptacles, in the order of the first observation
@@ -66,6 +70,8 @@ class Expert:
         if not observation.admissible:
             raise ValueError("the expert chooses among admissible actions and the observation lists none")
         self._read(observation.text)
+        if self._rng.random() < self._hesitation:
+            return "look"
         if self._rng.random() < self._noise:
             return self._rng.choice(observation.admissible) if self._rng.random() < 0.5 else self._misread()
         action = self._holding(observation.admissible) if self._held else self._searching(observation.admissible)
@@ -93,9 +99,9 @@ class Expert:
         """What somebody says who misreads the room: mostly not admissible, so that nothing happens."""
         place = self._rng.choice(self._places)
         things = sorted(thing for held in self._contents.values() for thing in held)
-        thing = self._rng.choice(things) if things else f"{self._goal.target} 1"
         absent = f"{_kind(place)} {1 + sum(_kind(other) == _kind(place) for other in self._places)}"
-        return self._rng.choice((f"go to {absent}", f"open {place}", f"take {thing} from {place}", f"move {thing} to {place}"))
+        moves = [f"{words[0]} {self._rng.choice(things)} {words[1]} {place}" for words in _MOVES if things]
+        return self._rng.choice([f"go to {absent}", f"open {place}", *moves])
 
     def _holding(self, admissible: tuple[str, ...]) -> str:
         if _kind(self._held) != self._goal.target:  # noise picked it up

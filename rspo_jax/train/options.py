@@ -234,15 +234,17 @@ class Sft:
     """The warm start: behaviour cloning of the environment family's expert."""
 
     episodes: int
-    expert_noise: float  # share of the expert's actions that are random
+    expert_noise: float  # share of the expert's actions that are errors
+    expert_hesitation: float  # share of its turns in which it looks around instead of acting
     updates: int  # each on one full micro-batch
-    learning_rate: float  # falls linearly to 0
+    muon_learning_rate: float  # of the layers' matrices; both fall linearly to 0
+    adam_learning_rate: float  # of embeddings, norms and biases
     environment_weight: float  # of tokens that the environment wrote, beside 1 for those of the expert
     model: NewModel
 
     def __post_init__(self):
-        _require("sft", self, episodes=_POSITIVE, expert_noise=_FRACTION, updates=_POSITIVE,
-                 learning_rate=_POSITIVE, environment_weight=_NOT_NEGATIVE)
+        _require("sft", self, episodes=_POSITIVE, expert_noise=_FRACTION, expert_hesitation=_FRACTION, updates=_POSITIVE,
+                 muon_learning_rate=_POSITIVE, adam_learning_rate=_POSITIVE, environment_weight=_NOT_NEGATIVE)
 
 
 @dataclasses.dataclass(frozen=True)

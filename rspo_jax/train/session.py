@@ -121,7 +121,7 @@ def open_session(settings: run_settings.Settings, config: Mapping[str, Any], wor
             collector=collect.Collector(pool, tokenizer, settings.dialogue, settings.sampler.slots, settings.data.max_steps,
                                         together=jax.default_backend() == "cpu" and jax.process_count() == 1),
             tokenizer=tokenizer, model=model, initial=initial,
-            score=jax.jit(make_score(settings, model, tokenizer.vocab_size)),
+            score=jax.jit(make_score(settings, model, tokenizer.vocab_size, settings.loop.temperature)),
             sampler=generation.Sampler(model, settings.sampler, tokenizer.stop_tokens, tokenizer.vocab_size),
             run=run, checkpoints=stack.enter_context(checkpoint.Checkpointer(pathlib.Path(workdir) / "checkpoints",
                                                                               settings.checkpoint.keep)))
@@ -131,14 +131,14 @@ def open_session(settings: run_settings.Settings, config: Mapping[str, Any], wor
         yield session
 
 
-def make_score(settings: run_settings.Settings, model: model_config.DecoderConfig, vocab_size: int):
+def make_score(settings: run_settings.Settings, model: model_config.DecoderConfig, vocab_size: int, temperature: float):
     """(params, tokens [R, L]) -> (logp [R, L], entropy [R, L]) of each token given those before it; position 0 is 0."""
 
     def score(params, tokens):
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
         states = decoder.hidden(params, model, tokens, positions, remat=settings.model.remat)
         return logprobs.sequence_logprobs(states, decoder.unembedding(params, model), tokens,
-                                          settings.loop.temperature, settings.model.logprob_chunk, vocab_size)
+                                          temperature, settings.model.logprob_chunk, vocab_size)
 
     return score
 

@@ -18,6 +18,7 @@ from rspo_jax.models import decoder, hf
 from rspo_jax.report import summary
 from rspo_jax.rollout import batching
 from rspo_jax.train import evaluate
+from rspo_jax.train import options as run_options
 from rspo_jax.train import session as sessions
 from rspo_jax.train import settings as run_settings
 from rspo_jax.updates import accumulate, sft
@@ -39,7 +40,7 @@ def make_model(settings: run_settings.Settings, directory: pathlib.Path) -> None
     """Writes a randomly initialised Qwen2.5-architecture model and its word-level tokenizer as a Hugging Face directory."""
     shutil.rmtree(directory, ignore_errors=True)  # of an earlier start in the same workdir
     family = importlib.import_module(settings.pool.family)
-    chat.build_small(family.words(), family.PHRASES, directory)
+    chat.build_small(family.words(), family.phrases(), directory)
     tokenizer = chat.ChatTokenizer.load(directory)
     options = settings.sft.model
     config = model_config.DecoderConfig(
@@ -53,15 +54,41 @@ def make_model(settings: run_settings.Settings, directory: pathlib.Path) -> None
         hf.save(directory, config, decoder.init(jax.random.key(settings.seed), config), "float32")
 
 
+def make_optimizer(options: run_options.Sft) -> optax.GradientTransformation:
+    """Muon for the layers' stacked matrices [layers, in, out], Adam for the rest; linearly to zero over the updates.
+
+    The same on every device: Muon multiplies each gradient with itself, which leaves open how the product would be laid out.
+    """
+    def matrices(params):
+        return jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers((1,), (2,)) if x.ndim == 3 else None, params)
+
+    def everywhere(tree):
+        return jax.tree.map(lambda x: jax.sharding.reshard(x, jax.sharding.PartitionSpec()), tree)
+
+    def to_zero(rate):
+        return optax.linear_schedule(rate, 0.0, options.updates)
+
+    muon = optax.contrib.muon(
+        to_zero(options.muon_learning_rate), adam_learning_rate=to_zero(options.adam_learning_rate), adam_b2=0.95,
+        muon_weight_dimension_numbers=matrices)
+
+    def update(gradients, state, params):
+        updates, state = muon.update(everywhere(gradients), state, everywhere(params))
+        return jax.tree.map(lambda new, old: jax.sharding.reshard(new, jax.typeof(old).sharding.spec), updates, params), state
+
+    return optax.GradientTransformation(lambda params: muon.init(everywhere(params)), update)
+
+
 def run(session: sessions.Session) -> None:
     """Clones the expert for config.sft.updates updates and writes WORKDIR/model."""
-    options, adam = session.settings.sft, session.settings.optimizer
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(adam.max_grad_norm),
-        optax.adamw(optax.linear_schedule(options.learning_rate, 0.0, options.updates), b1=adam.b1, b2=adam.b2, weight_decay=0.0))
-    step = sft.make_sft_update(session.score, optimizer)
+    options = session.settings.sft
+    optimizer = make_optimizer(options)
+    # What is cloned is the policy at temperature 1, whatever a run plays at later.
+    score = sessions.make_score(session.settings, session.model, session.tokenizer.vocab_size, temperature=1.0)
+    step = sft.make_sft_update(score, optimizer)
     state = accumulate.new_state(session.initial, optimizer)
-    session.run.note(f"playing {options.episodes} episodes with an expert that errs {options.expert_noise:.0%} of the time ...")
+    session.run.note(f"playing {options.episodes} episodes with an expert that hesitates in {options.expert_hesitation:.0%} "
+                     f"of its turns and errs in {options.expert_noise:.0%} of the others ...")
     played = play_expert(session)
     longest = session.settings.sampler.max_tokens
     trajectories = [t for t in played if all(len(row.tokens) <= longest for row in batching.rows(t, session.full_history))]
@@ -107,7 +134,8 @@ def play_expert(session: sessions.Session):
         replies = {}
         for slot, ask in asks.items():
             if ask.step == 0:
-                experts[half, slot] = family.Expert(ask.episode.task.type, ask.task, ask.episode.seed, options.expert_noise)
+                experts[half, slot] = family.Expert(ask.episode.task.type, ask.task, ask.episode.seed, options.expert_noise,
+                                                     options.expert_hesitation)
             action = experts[half, slot].act(ask.observation)
             tokens = np.append(session.tokenizer.encode(action), session.tokenizer.stop_tokens[0]).astype(np.int32)
             replies[slot] = Reply(tokens, np.zeros(len(tokens), np.float32))

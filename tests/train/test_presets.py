@@ -49,7 +49,7 @@ def compiled():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generation, "Sampler", once(generation.Sampler, lambda *args: repr(args)))
         patch.setattr(session, "make_score", once(
-            session.make_score, lambda settings, *rest: repr((settings.model, settings.loop.temperature, *rest))))
+            session.make_score, lambda settings, *rest: repr((settings.model, *rest))))
         patch.setattr(policy, "make_policy_gradient", once(
             policy.make_policy_gradient, lambda score, options: (score.__wrapped__, options)))
         yield

@@ -21,7 +21,7 @@ def test_it_is_small_and_complete():
 
 
 def test_its_tokenizer_is_the_one_that_the_words_make(tmp_path):
-    chat.build_small(alfworld.words(), alfworld.PHRASES, tmp_path)
+    chat.build_small(alfworld.words(), alfworld.phrases(), tmp_path)
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (SHIPPED / path.name).read_bytes(), path.name
 

@@ -52,6 +52,22 @@ def test_half_of_the_noise_is_admissible_and_most_of_the_rest_changes_nothing(ma
     slot.close()
 
 
+def test_hesitation_only_costs_steps(made):
+    slot, looks, others = alfworld.make(str(made)), 0, 0
+    for seed, task in enumerate(slot.tasks("train")):
+        observation = slot.reset(task.id, 0)
+        player = expert.Expert(task.type, observation.task, seed, noise=0.0, hesitation=0.5)
+        for _ in range(100):
+            action = player.act(observation)
+            looks, others = looks + (action == "look"), others + (action != "look")
+            observation = slot.step(action)
+            if observation.done:
+                break
+        assert observation.success
+    assert 0.35 < looks / (looks + others) < 0.65
+    slot.close()
+
+
 def test_wins_real_games(real):
     slot = alfworld.make(str(real))
     results = [play(slot, task, 0, 0.0, cap=50) for split in ("train", "valid_unseen") for task in slot.tasks(split)]
@@ -89,5 +105,7 @@ def test_reads_templated_goals_and_refuses_others():
         expert.goal("pick_and_place_simple", "Tidy up.")
     with pytest.raises(ValueError, match="noise=1.5"):
         expert.Expert("pick_and_place_simple", "put a pen in drawer", 0, 1.5)
+    with pytest.raises(ValueError, match="hesitation=-1"):
+        expert.Expert("pick_and_place_simple", "put a pen in drawer", 0, 0.0, -1)
     with pytest.raises(ValueError, match="lists none"):
         expert.Expert("pick_and_place_simple", "put a pen in drawer", 0, 0.0).act(Observation("text"))

@@ -4,7 +4,7 @@ import random
 import re
 
 import envs.alfworld as alfworld
-from envs.alfworld import data, vocabulary
+from envs.alfworld import data, prior, vocabulary
 
 
 def texts(folder, steps):
@@ -38,6 +38,15 @@ def test_generated_games_are_covered(made):
 
 def test_real_games_are_covered(real):
     assert_covered(texts(real, steps=30))
+
+
+def test_names_of_things_are_phrases(made, real):
+    phrases = vocabulary.phrases()
+    assert len(phrases) == len(set(phrases)) and " cabinet 28" in phrases and " cabinet 29" not in phrases
+    named, really = ({name for text in texts(folder, steps=10) for name in re.findall(r" [a-z]+ \d+", text)}
+                     for folder in (made, real))
+    assert named and named <= set(phrases)
+    assert not [name for name in really - set(phrases) if name.split()[0] in prior.HOMES]  # decoration is two tokens
 
 
 def test_words_are_sorted_words():
