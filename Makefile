@@ -39,7 +39,7 @@ report: install
 
 # The model in configs/warm_start/alfworld, from nothing. More games than a run trains on: fewer would be learned by heart.
 $(SFT_GAMES)/games.json: | install
-	$(BIN)/rspo envs make alfworld --out=$(SFT_GAMES) --games=1500 --panel=12 --seed=1
+	$(BIN)/rspo envs make alfworld --out=$(SFT_GAMES) --games=1000 --panel=12 --seed=1
 
 warm-start: install $(SFT_GAMES)/games.json
 	$(BIN)/rspo sft --config=configs/base.py:alfworld --config.pool.options.data=$(SFT_GAMES) --workdir=runs/warm-start

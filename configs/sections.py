@@ -47,17 +47,17 @@ def alfworld_tiny() -> ConfigDict:
     })
     config.microbatch = ConfigDict({"tokens": 4096, "widths": (192, 320, 448, 640)})
     config.evaluation = ConfigDict({
-        "every": 15,
+        "every": 18,
         "splits": ("valid_unseen", "valid_seen"),
         "games_per_type": 16,
         "temperatures": (0.4, 0.0),  # 0.4 as the public code evaluates, and greedy
     })
     config.checkpoint = ConfigDict({"every": 1, "keep": 2})
     config.sft = ConfigDict({
-        "episodes": 8000,
-        "expert_noise": 0.15,
-        "expert_hesitation": 0.5,
-        "updates": 1500,
+        "episodes": 7000,
+        "expert_noise": 0.12,
+        "expert_hesitation": 0.57,
+        "updates": 1300,
         "muon_learning_rate": 1e-2,
         "adam_learning_rate": 2e-3,
         "environment_weight": 0.5,  # most of what the engine says repeats names: copying them is learned from that too
@@ -100,7 +100,7 @@ def base_algorithm() -> ConfigDict:
         "aggregation": "trajectory_mean",  # token_mean hardly learns here: docs/decisions/0004
     })
     config.loop = ConfigDict({
-        "updates": 45,
+        "updates": 36,
         "tasks_per_update": 16,  # B
         "group_size": 8,  # N
         "minibatches": 2,

@@ -26,6 +26,6 @@ def build(arg: str, **methods: ConfigDict) -> ConfigDict:
     if "smoke" in words:
         sections.smoke(config)
     elif "rspo" not in methods:
-        # The episodes that RSPO plays for its 45 updates: a PRM's 512, and 15 loops of 3 * 112 + 128 + 3 * 112.
-        config.loop.updates, config.evaluation.every = 98, 25
+        # The episodes that RSPO plays for its 36 updates: a PRM's 512, and 12 loops of 3 * 112 + 128 + 3 * 112.
+        config.loop.updates, config.evaluation.every = 79, 20
     return config.lock()
