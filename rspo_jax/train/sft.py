@@ -141,5 +141,7 @@ def play_expert(session: sessions.Session):
             replies[slot] = Reply(tokens, np.zeros(len(tokens), np.float32))
         return replies
 
-    return session.collector.collect(answer, episodes, "expert", 0).trajectories
+    # One half's environments step while the other half's expert thinks; `together` is for policies that compute.
+    collector = dataclasses.replace(session.collector, together=False)
+    return collector.collect(answer, episodes, "expert", 0).trajectories
 
