@@ -63,7 +63,7 @@ def make_optimizer(options: run_options.Sft) -> optax.GradientTransformation:
         return jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers((1,), (2,)) if x.ndim == 3 else None, params)
 
     def everywhere(tree):
-        return jax.tree.map(lambda x: jax.sharding.reshard(x, jax.sharding.PartitionSpec()), tree)
+        return jax.tree.map(lambda x: sharding.shard(x, ()), tree)
 
     def to_zero(rate):
         return optax.linear_schedule(rate, 0.0, options.updates)
