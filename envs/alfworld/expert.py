@@ -3,7 +3,7 @@
 It searches likely receptacles first (`prior`), takes the target when it sees it, treats it, and puts it away. With
 `noise` it errs now and then: half of its errors are random admissible actions, half misread the room and mostly change nothing.
 So its episodes also show how to go on after an error. With `hesitation` it looks around instead of acting, as language models
-do: a habit that costs steps. A policy that is cloned from all this has something to unlearn (docs/decisions/0004).
+do: a habit that costs steps. A policy that is cloned from all this has something to unlearn (docs/decisions/0006).
 """
 
 import dataclasses

@@ -43,7 +43,7 @@ def words() -> list[str]:
 def phrases() -> list[str]:
     """What shall be one token each: the names of things that can be used (` cabinet 12`) and what stands between names.
 
-    An episode's row is half as long with them, and a policy copies a name whole: its number cannot go wrong (decision 0004).
+    An episode's row is half as long with them, and a policy copies a name whole: its number cannot go wrong (decision 0006).
     """
     most = collections.Counter(dict.fromkeys(prior.HOMES, COPIES) | {"DeskLamp": COPIES})
     for number in (number for room in package.SCENES.values() for number in room):
