@@ -12,12 +12,13 @@ the whole conversation; `ChatTokenizer.load` checks that before anything else ca
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jinja2
@@ -38,6 +39,8 @@ FILES = (
     "generation_config.json",
 )
 
+REMEMBERED = 1 << 16  # texts; about 30 MB of an environment's observations
+
 _SYSTEM, _USER, _REPLY, _NEXT = "sentinel-system", "sentinel-user", "sentinel-reply", "sentinel-next"
 
 # A template piece, or one of its parts: an int is a special token, a str is text in which none is recognised.
@@ -52,6 +55,7 @@ class ChatTokenizer:
     stop_tokens: tuple[int, ...]  # any of them ends a response: the tokenizer's, generation_config's, the template's
     vocab_size: int  # ids that may be sampled; a model may have more rows than that
     _hf: Any  # the transformers tokenizer
+    _ids: Callable[[str], list[int]]  # of bare text; what was encoded lately is remembered, as a group reads the same texts
     _head: _Parts  # before the first user text, without a system text
     _head_system: tuple[_Parts, _Parts]  # before the system text, and between it and the first user text
     _generate: _Parts  # after a user text: closes it and opens the response
@@ -87,6 +91,8 @@ class ChatTokenizer:
             stop_tokens=stop_tokens,
             vocab_size=len(hf),
             _hf=hf,
+            _ids=functools.lru_cache(REMEMBERED)(
+                functools.partial(hf.encode, add_special_tokens=False, split_special_tokens=True)),
             _head=_parse(head, special),
             _head_system=(_parse(head_system[0], special), _parse(head_system[1], special)),
             _generate=_parse(generate, special),
@@ -142,7 +148,7 @@ class ChatTokenizer:
         tokens = []
         for is_text, run in itertools.groupby(parts, lambda part: isinstance(part, str)):
             run = list(run)
-            tokens += self._hf.encode("".join(run), add_special_tokens=False, split_special_tokens=True) if is_text else run
+            tokens += self._ids("".join(run)) if is_text else run
         return np.asarray(tokens, np.int32)
 
     def _verify(self, special: dict[str, int]) -> None:
